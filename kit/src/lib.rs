@@ -1,0 +1,22 @@
+//! How a process behaves: lifecycle, telemetry, clock, secrets, error chains.
+//!
+//! Both the server and the agent are built on this crate, so it stays small and knows nothing about either.
+//!
+//! | module | what it is the only door to |
+//! | --- | --- |
+//! | [`clock`] | the current time |
+//! | [`lifecycle`] | starting tasks and ending the process |
+//! | [`telemetry`] | the log |
+//! | [`secret`] | values that must not be shown |
+//! | [`mod@chain`] | printing an error with its causes |
+
+pub mod chain;
+pub mod clock;
+pub mod lifecycle;
+pub mod secret;
+pub mod telemetry;
+
+pub use chain::chain;
+pub use clock::{Clock, SystemClock, TestClock};
+pub use lifecycle::Lifecycle;
+pub use secret::Secret;

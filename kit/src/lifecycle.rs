@@ -1,0 +1,301 @@
+//! Life and death of the process: every task is started here, and the process ends when one of them does.
+
+use std::future::Future;
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Owns the tasks of the process. When a long one ends, for whatever reason, all are asked to.
+///
+/// ```
+/// # use evenkeel_kit::Lifecycle;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let life = Lifecycle::default();
+/// let stopping = life.stopping();
+/// life.spawn("listener", async move {
+///     stopping.cancelled().await;
+///     Ok(())
+/// });
+/// life.stop();
+/// let exit = life.run_until_stopped(std::time::Duration::from_secs(5)).await;
+/// # assert_eq!(format!("{exit:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Lifecycle {
+    stop: CancellationToken,
+    failed: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Lifecycle {
+    /// A lifecycle without tasks.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Tells a task when to come to an end. The token belongs to the lifecycle: cancel a child of it, never itself.
+    #[must_use]
+    pub fn stopping(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
+    /// Asks all tasks to come to an end.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Whether a task failed.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.failed.is_cancelled()
+    }
+
+    /// Starts a long task, which may end only after it was asked to. If it fails, panics or just ends, the process is
+    /// asked to stop, so that the service manager sees it.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the door to starting tasks"
+    )]
+    pub fn spawn(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+    ) {
+        let life = self.clone();
+        self.tasks.spawn(async move {
+            // A task of its own, so that a panic is an answer and not a silence.
+            match tokio::spawn(task).await {
+                Ok(Ok(())) if life.stop.is_cancelled() => tracing::debug!(task = name, "stopped"),
+                Ok(Ok(())) => life.fail(name, "ended on its own"),
+                Ok(Err(error)) => life.fail(name, &format!("{error:#}")),
+                Err(panic) => life.fail(name, &panic.to_string()),
+            }
+        });
+    }
+
+    /// Starts a task that ends by itself, such as serving one connection. Its end means nothing to the process; a
+    /// panic in it is logged. A stop waits for it like for any other.
+    pub fn spawn_brief(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "this is the door to starting tasks"
+        )]
+        self.tasks.spawn(async move {
+            if let Err(panic) = tokio::spawn(task).await {
+                tracing::error!(task = name, error = %panic, "task failed");
+            }
+        });
+    }
+
+    fn fail(&self, task: &'static str, error: &str) {
+        tracing::error!(task, error, "task failed, stopping the process");
+        self.failed.cancel();
+        self.stop.cancel();
+    }
+
+    /// Waits for SIGTERM, SIGINT, a failure or [`Lifecycle::stop`], then gives the tasks `grace` to finish. A second
+    /// signal ends the grace at once.
+    ///
+    /// The exit code is that of a failure if a task failed or did not finish in time.
+    pub async fn run_until_stopped(self, grace: Duration) -> ExitCode {
+        let mut signals = match Signals::listen() {
+            Ok(signals) => signals,
+            Err(error) => {
+                tracing::error!(%error, "cannot listen to signals");
+                self.stop.cancel();
+                return ExitCode::FAILURE;
+            }
+        };
+        tokio::select! {
+            name = signals.next() => tracing::info!(signal = name, ?grace, "asked to stop"),
+            () = self.stop.cancelled() => {}
+        }
+        self.stop.cancel();
+        self.tasks.close();
+        tokio::select! {
+            () = self.tasks.wait() => {}
+            name = signals.next() => {
+                tracing::warn!(signal = name, "asked to stop again, not waiting any longer");
+                return ExitCode::FAILURE;
+            }
+            () = tokio::time::sleep(grace) => {
+                tracing::warn!(?grace, unfinished = self.tasks.len(), "some tasks did not stop in time");
+                return ExitCode::FAILURE;
+            }
+        }
+        if self.has_failed() {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    const GRACE: Duration = Duration::from_secs(20);
+
+    fn same(left: ExitCode, right: ExitCode) -> bool {
+        format!("{left:?}") == format!("{right:?}")
+    }
+
+    /// A task that does what it should: it works until it is asked to stop, then tidies up.
+    fn obedient(life: &Lifecycle) -> Arc<AtomicBool> {
+        let stopping = life.stopping();
+        let tidied = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&tidied);
+        life.spawn("obedient", async move {
+            stopping.cancelled().await;
+            tokio::task::yield_now().await;
+            flag.store(true, Ordering::SeqCst);
+            Ok(())
+        });
+        tidied
+    }
+
+    #[tokio::test]
+    async fn a_stop_waits_until_the_tasks_have_tidied_up() {
+        let life = Lifecycle::new();
+        let tidied = obedient(&life);
+        life.stop();
+
+        let exit = life.run_until_stopped(GRACE).await;
+
+        assert!(same(exit, ExitCode::SUCCESS));
+        assert!(tidied.load(Ordering::SeqCst));
+    }
+
+    #[tokio::test]
+    async fn a_task_that_fails_stops_the_process() {
+        let life = Lifecycle::new();
+        let tidied = obedient(&life);
+        life.spawn("broken", async { anyhow::bail!("no more paper") });
+
+        let exit = life.run_until_stopped(GRACE).await;
+
+        assert!(same(exit, ExitCode::FAILURE));
+        assert!(
+            tidied.load(Ordering::SeqCst),
+            "the others were asked to stop"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_task_that_panics_stops_the_process() {
+        let life = Lifecycle::new();
+        let tidied = obedient(&life);
+        life.spawn("clumsy", async { panic!("oops") });
+
+        let exit = life.run_until_stopped(GRACE).await;
+
+        assert!(same(exit, ExitCode::FAILURE));
+        assert!(
+            tidied.load(Ordering::SeqCst),
+            "the others were asked to stop"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_task_that_just_ends_stops_the_process() {
+        let life = Lifecycle::new();
+        life.spawn("short", async { Ok(()) });
+
+        let exit = life.run_until_stopped(GRACE).await;
+
+        assert!(same(exit, ExitCode::FAILURE));
+    }
+
+    #[tokio::test]
+    async fn a_task_that_fails_while_it_stops_is_a_failure() {
+        let life = Lifecycle::new();
+        let stopping = life.stopping();
+        life.spawn("untidy", async move {
+            stopping.cancelled().await;
+            anyhow::bail!("cannot flush")
+        });
+        life.stop();
+
+        assert!(same(life.run_until_stopped(GRACE).await, ExitCode::FAILURE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_does_not_stop_is_left_behind_after_the_grace() {
+        let life = Lifecycle::new();
+        life.spawn("deaf", std::future::pending());
+        life.stop();
+        let begun = tokio::time::Instant::now();
+
+        let exit = life.run_until_stopped(GRACE).await;
+
+        assert!(same(exit, ExitCode::FAILURE));
+        assert_eq!(begun.elapsed(), GRACE);
+    }
+
+    #[tokio::test]
+    async fn a_brief_task_may_end_or_panic_without_any_consequence() {
+        let life = Lifecycle::new();
+        life.spawn_brief("connection", async {});
+        life.spawn_brief("connection", async { panic!("oops") });
+        let tidied = obedient(&life);
+        tokio::task::yield_now().await;
+        assert!(!life.stopping().is_cancelled());
+        life.stop();
+
+        assert!(same(life.run_until_stopped(GRACE).await, ExitCode::SUCCESS));
+        assert!(tidied.load(Ordering::SeqCst));
+    }
+
+    #[tokio::test]
+    async fn a_stop_waits_for_brief_tasks_as_well() {
+        let life = Lifecycle::new();
+        let (say, heard) = tokio::sync::oneshot::channel::<()>();
+        let done = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&done);
+        life.spawn_brief("connection", async move {
+            heard.await.ok();
+            flag.store(true, Ordering::SeqCst);
+        });
+        let stopping = life.stopping();
+        life.spawn("last words", async move {
+            stopping.cancelled().await;
+            say.send(()).ok();
+            Ok(())
+        });
+        life.stop();
+
+        assert!(same(life.run_until_stopped(GRACE).await, ExitCode::SUCCESS));
+        assert!(done.load(Ordering::SeqCst));
+    }
+}

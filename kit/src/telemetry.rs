@@ -1,0 +1,156 @@
+//! The log: one line per event on standard error, as text for people or as JSON for machines.
+
+use std::io::{self, IsTerminal};
+
+use serde::Deserialize;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// What the log looks like and how much it says.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogConfig {
+    /// The form of a line.
+    pub format: LogFormat,
+    /// What is logged: a level (`info`) or directives per module (`info,evenkeel_store=debug`).
+    pub level: String,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self {
+            format: LogFormat::Text,
+            level: "info".to_owned(),
+        }
+    }
+}
+
+/// The form of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people; coloured on a terminal.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// The log cannot be set up.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TelemetryError {
+    /// The level is neither a level nor a list of directives.
+    Level(tracing_subscriber::filter::ParseError),
+    /// The process has a log already.
+    Twice(tracing_subscriber::util::TryInitError),
+}
+
+impl std::fmt::Display for TelemetryError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Level(_) => "the log level is not understood",
+            Self::Twice(_) => "the log was set up already",
+        })
+    }
+}
+
+impl std::error::Error for TelemetryError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Level(error) => Some(error),
+            Self::Twice(error) => Some(error),
+        }
+    }
+}
+
+/// Sets up the log of the process. Call it once, before anything else is started.
+pub fn init(config: &LogConfig) -> Result<(), TelemetryError> {
+    let colours = io::stderr().is_terminal();
+    subscriber(config, colours, io::stderr)?
+        .try_init()
+        .map_err(TelemetryError::Twice)
+}
+
+type Subscriber = Box<dyn tracing::Subscriber + Send + Sync>;
+
+fn subscriber<W>(config: &LogConfig, colours: bool, writer: W) -> Result<Subscriber, TelemetryError>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let filter = EnvFilter::try_new(&config.level).map_err(TelemetryError::Level)?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(colours)
+        .with_writer(writer);
+    Ok(match config.format {
+        LogFormat::Text => Box::new(builder.finish()),
+        LogFormat::Json => Box::new(builder.json().flatten_event(true).finish()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Page(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Page {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(format: LogFormat, level: &str) -> String {
+        let page = Page::default();
+        let writer = page.clone();
+        let config = LogConfig {
+            format,
+            level: level.to_owned(),
+        };
+        let subscriber = subscriber(&config, false, move || writer.clone()).unwrap();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!(host = "host-00000001", "the node has come");
+            tracing::debug!("nobody asked");
+        });
+        String::from_utf8(page.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn a_json_line_has_its_fields_at_the_top() {
+        let text = logged(LogFormat::Json, "info");
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains(r#""message":"the node has come""#), "{text}");
+        assert!(text.contains(r#""host":"host-00000001""#), "{text}");
+    }
+
+    #[test]
+    fn a_text_line_says_what_happened() {
+        let text = logged(LogFormat::Text, "evenkeel_kit=debug");
+        assert!(
+            text.contains("the node has come host=\"host-00000001\""),
+            "{text}"
+        );
+        assert!(text.contains("nobody asked"), "{text}");
+    }
+
+    #[test]
+    fn an_unknown_level_is_refused() {
+        let config = LogConfig {
+            level: "loud=extremely".to_owned(),
+            ..LogConfig::default()
+        };
+        let error = subscriber(&config, false, io::sink)
+            .err()
+            .expect("an error");
+        assert_eq!(error.to_string(), "the log level is not understood");
+    }
+}
