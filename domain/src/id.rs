@@ -1,0 +1,190 @@
+//! Identifiers: 32 bits that remember what they identify.
+
+/// Declares an identifier: one type per kind of thing, shown as `host-0a1b2c3d` (northbound section 3.3).
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(u32);
+
+        impl $name {
+            /// What stands before the dash.
+            pub const PREFIX: &str = $prefix;
+
+            /// The identifier of the `n`th thing of its kind. Different numbers give different identifiers.
+            #[must_use]
+            pub const fn nth(n: u32) -> Self {
+                Self(scatter(n ^ salt($prefix)))
+            }
+
+            /// The identifier with these bits, as the database keeps them.
+            #[must_use]
+            pub const fn from_bits(bits: u32) -> Self {
+                Self(bits)
+            }
+
+            /// The bits, as the database keeps them.
+            #[must_use]
+            pub const fn bits(self) -> u32 {
+                self.0
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{}-{:08x}", $prefix, self.0)
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = BadId;
+
+            fn from_str(text: &str) -> Result<Self, BadId> {
+                parse(text, $prefix).map(Self)
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <std::borrow::Cow<'de, str> as serde::Deserialize>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+id! {
+    /// One machine of the fleet.
+    HostId, "host"
+}
+id! {
+    /// The operating system that runs on a host.
+    InstanceId, "inst"
+}
+id! {
+    /// An entry of the catalogue of operating systems.
+    OsId, "os"
+}
+id! {
+    /// A wish that can be assigned to many instances.
+    PolicyId, "osupdatepolicy"
+}
+id! {
+    /// One attempt to bring one instance to one wanted state.
+    RunId, "osupdaterun"
+}
+id! {
+    /// A window that opens once.
+    SingleScheduleId, "singlesche"
+}
+id! {
+    /// Leave to join a project.
+    JoinTokenId, "jointoken"
+}
+
+/// The text is not an identifier of the kind that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadId {
+    /// It does not even name the right kind of thing.
+    #[error("`{text}` is not an id of the form {prefix}-0a1b2c3d")]
+    OtherKind {
+        /// What was given.
+        text: String,
+        /// What should stand before the dash.
+        prefix: &'static str,
+    },
+    /// The kind is right, but no such thing can exist: the rest is not eight lower-case hexadecimal digits.
+    #[error("`{text}` cannot exist: after the dash stand eight lower-case hexadecimal digits")]
+    Impossible {
+        /// What was given.
+        text: String,
+    },
+}
+
+fn parse(text: &str, prefix: &'static str) -> Result<u32, BadId> {
+    let digits = text
+        .strip_prefix(prefix)
+        .and_then(|rest| rest.strip_prefix('-'))
+        .ok_or_else(|| BadId::OtherKind {
+            text: text.to_owned(),
+            prefix,
+        })?;
+    let impossible = || BadId::Impossible {
+        text: text.to_owned(),
+    };
+    let is_hex = |digit: &u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
+    if digits.len() != 8 || !digits.as_bytes().iter().all(is_hex) {
+        return Err(impossible());
+    }
+    u32::from_str_radix(digits, 16).map_err(|_| impossible())
+}
+
+/// Keeps the first things of different kinds from having the same digits (FNV-1a of the prefix).
+const fn salt(prefix: &str) -> u32 {
+    let (bytes, mut hash, mut at) = (prefix.as_bytes(), 0x811c_9dc5_u32, 0);
+    while at < bytes.len() {
+        hash = (hash ^ bytes[at] as u32).wrapping_mul(0x0100_0193);
+        at += 1;
+    }
+    hash
+}
+
+/// Spreads consecutive numbers over all 32 bits. Each step can be undone, so no two numbers meet.
+#[must_use]
+pub const fn scatter(n: u32) -> u32 {
+    let n = (n ^ (n >> 16)).wrapping_mul(0x7feb_352d);
+    let n = (n ^ (n >> 15)).wrapping_mul(0x846c_a68b);
+    n ^ (n >> 16)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_shown_is_read_back(bits: u32) {
+            let id = HostId::from_bits(bits);
+            prop_assert_eq!(id.to_string().parse::<HostId>(), Ok(id));
+        }
+
+        #[test]
+        fn no_text_makes_a_panic(text in "\\PC{0,20}") {
+            let _ = text.parse::<HostId>();
+        }
+    }
+
+    #[test]
+    fn consecutive_numbers_never_meet() {
+        let ids: HashSet<_> = (0..100_000).map(HostId::nth).collect();
+        assert_eq!(ids.len(), 100_000);
+    }
+
+    #[test]
+    fn the_first_things_of_different_kinds_look_different() {
+        assert_ne!(HostId::nth(1).bits(), InstanceId::nth(1).bits());
+    }
+
+    #[test]
+    fn another_kind_is_told_from_an_impossible_one() {
+        let other = |text: &str| matches!(text.parse::<HostId>(), Err(BadId::OtherKind { .. }));
+        let impossible =
+            |text: &str| matches!(text.parse::<HostId>(), Err(BadId::Impossible { .. }));
+        assert!(other("inst-0a1b2c3d"));
+        assert!(other("HOST-0a1b2c3d"));
+        assert!(other("host"));
+        assert!(impossible("host-0A1B2C3D"));
+        assert!(impossible("host-0a1b2c3"));
+        assert!(impossible("host-+a1b2c3d"));
+    }
+}

@@ -1,0 +1,64 @@
+//! What is true: hosts, policies, windows, runs and decisions.
+//!
+//! Everything here is pure: no clock, no files, no network, no database. Time is an argument. What a text may be is
+//! decided where it is parsed, so a value of these types is never wrong.
+
+/// Gives a plain enum its stable names: what the database keeps and the logs show.
+macro_rules! named {
+    ($(#[$doc:meta])* $type:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+        pub enum $type {
+            $($(#[$variant_doc])* #[serde(rename = $name)] $variant),+
+        }
+
+        impl $type {
+            /// Every value, in the order of their declaration.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The stable name.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name),+
+                }
+            }
+
+            /// The value with this name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+pub mod assignment;
+pub mod decide;
+pub mod eim;
+pub mod host;
+pub mod id;
+pub mod instance;
+pub mod invalid;
+pub mod join_token;
+pub mod os;
+pub mod package;
+pub mod policy;
+pub mod run;
+pub mod schedule;
+pub mod status;
+pub mod tenant;
+pub mod text;
+pub mod window;
+
+/// An instant, always in UTC.
+pub type Time = chrono::DateTime<chrono::Utc>;

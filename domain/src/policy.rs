@@ -1,0 +1,177 @@
+//! Update policies: what should run. A policy is immutable once it was created.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Time;
+use crate::id::{OsId, PolicyId};
+use crate::invalid::Invalid;
+use crate::os::OsKind;
+use crate::package::WantedPackage;
+use crate::text::{self, Name};
+
+/// What should run on the nodes that it is assigned to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpdatePolicy {
+    /// Its id.
+    pub id: PolicyId,
+    /// What it says.
+    pub spec: PolicySpec,
+    /// When it was made.
+    pub created_at: Time,
+}
+
+/// What a policy says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicySpec {
+    /// For people; not unique.
+    pub name: Name,
+    /// For people.
+    pub description: String,
+    /// The wish itself.
+    pub wish: Wish,
+}
+
+impl PolicySpec {
+    /// Reads a policy.
+    ///
+    /// # Errors
+    /// The name is empty or not a name, or the description has characters that are not allowed.
+    pub fn parse(name: &str, description: &str, wish: Wish) -> Result<Self, Invalid> {
+        text::check("description", description, 200, text::TEXT)?;
+        Ok(Self {
+            name: Name::parse_given("name", name)?,
+            description: description.to_owned(),
+            wish,
+        })
+    }
+}
+
+/// What a policy wishes for (E21).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wish {
+    /// Whatever is newest: every package, or the newest image of the profile.
+    Latest,
+    /// Exactly this.
+    Target(TargetWish),
+}
+
+/// What exactly is wished for. At least one part is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetWish {
+    /// This operating system's image.
+    pub os: Option<OsId>,
+    /// These packages.
+    pub packages: Vec<WantedPackage>,
+    /// Further sources of packages, one DEB822 stanza each (deb822(5), sources.list(5)).
+    pub sources: Vec<String>,
+    /// This command line of the kernel; empty if it is not wished for.
+    pub kernel_command: String,
+}
+
+impl Wish {
+    /// Reads what should be exact.
+    ///
+    /// # Errors
+    /// Nothing is given; an image is given together with packages or sources; a package, source or kernel command line
+    /// is not one.
+    pub fn target(
+        os: Option<OsId>,
+        packages: &str,
+        sources: &[String],
+        kernel_command: &str,
+    ) -> Result<Self, Invalid> {
+        const SOURCE: &str = "-_./:;=?@!#,<>*+()[]\" \n";
+        if packages.len() > 500_000 {
+            return Err(Invalid::new("updatePackages", "longer than 500000 bytes"));
+        }
+        let packages = WantedPackage::parse_list("updatePackages", packages)?;
+        if sources.len() > 100 {
+            return Err(Invalid::new("updateSources", "more than 100 sources"));
+        }
+        for source in sources {
+            text::check("updateSources", source, 100_000, SOURCE)?;
+        }
+        text::check(
+            "updateKernelCommand",
+            kernel_command,
+            500,
+            text::TEXT_WITH_QUOTE,
+        )?;
+        if os.is_some() && (!packages.is_empty() || !sources.is_empty()) {
+            return Err(Invalid::new(
+                "targetOsId",
+                "an operating system excludes updatePackages and updateSources",
+            ));
+        }
+        if os.is_none() && packages.is_empty() && sources.is_empty() && kernel_command.is_empty() {
+            return Err(Invalid::new(
+                "updatePolicy",
+                "UPDATE_POLICY_TARGET needs targetOsId, updatePackages, updateSources or updateKernelCommand",
+            ));
+        }
+        Ok(Self::Target(TargetWish {
+            os,
+            packages,
+            sources: sources.to_vec(),
+            kernel_command: kernel_command.to_owned(),
+        }))
+    }
+
+    /// Whether the wish can be meant for an operating system of this kind, and why not.
+    #[must_use]
+    pub fn misfit(&self, kind: OsKind) -> Option<&'static str> {
+        match (self, kind) {
+            (Self::Target(target), OsKind::Mutable) if target.os.is_some() => {
+                Some("it wishes for an image, and the instance is updated by packages")
+            }
+            (Self::Target(target), OsKind::Immutable)
+                if !target.packages.is_empty() || !target.sources.is_empty() =>
+            {
+                Some("it wishes for packages, and the instance is updated by images")
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(os: bool, packages: &str, kernel: &str) -> Result<Wish, Invalid> {
+        Wish::target(os.then(|| OsId::nth(1)), packages, &[], kernel)
+    }
+
+    #[test]
+    fn a_target_names_something_and_not_too_much() {
+        assert_eq!(
+            target(false, "", "").expect_err("nothing").field,
+            "updatePolicy"
+        );
+        assert_eq!(
+            target(true, "jq", "").expect_err("both").field,
+            "targetOsId"
+        );
+        assert_eq!(
+            target(false, "jq;id", "").expect_err("a shell").field,
+            "updatePackages"
+        );
+        assert_eq!(
+            target(false, "", "a`b").expect_err("a shell").field,
+            "updateKernelCommand"
+        );
+        assert!(target(true, "", "quiet").is_ok());
+    }
+
+    #[test]
+    fn a_wish_fits_its_kind_of_system() {
+        let packages = target(false, "jq", "").expect("packages");
+        let image = target(true, "", "").expect("an image");
+        assert!(packages.misfit(OsKind::Mutable).is_none());
+        assert!(packages.misfit(OsKind::Immutable).is_some());
+        assert!(image.misfit(OsKind::Mutable).is_some());
+        assert!(image.misfit(OsKind::Immutable).is_none());
+        assert!(Wish::Latest.misfit(OsKind::Mutable).is_none());
+    }
+}

@@ -1,0 +1,94 @@
+//! Projects. A project is a tenant: nothing of one is visible from another.
+
+use std::fmt;
+use std::str::FromStr;
+
+use uuid::Uuid;
+
+use crate::Time;
+use crate::invalid::Invalid;
+
+/// A project, as everything that belongs to it knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TenantId(Uuid);
+
+impl TenantId {
+    /// The tenant with this UUID.
+    #[must_use]
+    pub const fn new(uuid: Uuid) -> Self {
+        Self(uuid)
+    }
+
+    /// The UUID.
+    #[must_use]
+    pub const fn uuid(self) -> Uuid {
+        self.0
+    }
+}
+
+impl fmt::Display for TenantId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.hyphenated().fmt(f)
+    }
+}
+
+impl FromStr for TenantId {
+    type Err = uuid::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self)
+    }
+}
+
+/// A project.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Project {
+    /// Its tenant.
+    pub id: TenantId,
+    /// Unique in the fleet.
+    pub name: ProjectName,
+    /// For people.
+    pub description: String,
+    /// When it was made.
+    pub created_at: Time,
+    /// When it was last changed.
+    pub updated_at: Time,
+}
+
+/// The name of a project: a DNS label (RFC 1035 section 2.3.1, digits allowed at the start), because it stands in URLs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ProjectName(String);
+
+impl ProjectName {
+    /// At most 63 lower-case letters, digits and dashes, a letter or digit at both ends.
+    ///
+    /// # Errors
+    /// The text is not such a name.
+    pub fn parse(field: &'static str, text: &str) -> Result<Self, Invalid> {
+        let inside = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        let good = (1..=63).contains(&text.len())
+            && text.bytes().all(inside)
+            && !text.starts_with('-')
+            && !text.ends_with('-');
+        if good {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(Invalid::new(
+                field,
+                "a project's name is 1 to 63 lower-case letters, digits and dashes, with a letter or digit at both ends",
+            ))
+        }
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ProjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

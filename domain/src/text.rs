@@ -1,0 +1,133 @@
+//! Texts that people give, with the letters that the ancestor's clients allow (northbound section 1.3).
+
+use std::fmt;
+
+use crate::invalid::Invalid;
+
+/// The name of a resource: at most 50 letters, digits, spaces and `-_./:`; may be empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct Name(String);
+
+impl Name {
+    /// The greatest length in bytes.
+    pub const MAX: usize = 50;
+
+    /// Reads a name.
+    ///
+    /// # Errors
+    /// It is longer than [`Name::MAX`] or has other characters.
+    pub fn parse(field: &'static str, text: &str) -> Result<Self, Invalid> {
+        Self::parse_up_to(field, text, Self::MAX)
+    }
+
+    /// Reads a name that must not be empty.
+    ///
+    /// # Errors
+    /// As [`Name::parse`], and when it is empty.
+    pub fn parse_given(field: &'static str, text: &str) -> Result<Self, Invalid> {
+        if text.is_empty() {
+            return Err(Invalid::new(field, "must not be empty"));
+        }
+        Self::parse(field, text)
+    }
+
+    /// Reads a name with a limit of its own.
+    ///
+    /// # Errors
+    /// It is longer than `max` bytes or has other characters.
+    pub fn parse_up_to(field: &'static str, text: &str, max: usize) -> Result<Self, Invalid> {
+        check(field, text, max, "-_./: ").map(|()| Self(text.to_owned()))
+    }
+
+    /// A name made from any text: what is not allowed becomes a dash, what is too long is cut.
+    #[must_use]
+    pub fn tidy(text: &str) -> Self {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "-_./: ".contains(c);
+        let chars = text.trim().chars().take(Self::MAX);
+        Self(chars.map(|c| if allowed(c) { c } else { '-' }).collect())
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Checks a text against a length and a set of characters besides letters and digits.
+///
+/// # Errors
+/// Names the first character that is not allowed, or the limit.
+pub fn check(
+    field: &'static str,
+    text: &str,
+    max: usize,
+    besides: &'static str,
+) -> Result<(), Invalid> {
+    if text.len() > max {
+        return Err(Invalid::new(field, format!("longer than {max} bytes")));
+    }
+    let allowed = |c: char| c.is_ascii_alphanumeric() || besides.contains(c);
+    match text.chars().find(|c| !allowed(*c)) {
+        None => Ok(()),
+        Some(c) => Err(Invalid::new(
+            field,
+            format!("{c:?} is not allowed; letters, digits and {besides:?} are"),
+        )),
+    }
+}
+
+/// What a longer text of the ancestor's API may hold besides letters and digits.
+pub const TEXT: &str = "-_./:;=?@!#,<>*() ";
+
+/// [`TEXT`] and the double quote.
+pub const TEXT_WITH_QUOTE: &str = "-_./:;=?@!#,<>*() \"";
+
+/// Cuts a text to at most `max` bytes, at a character, and marks the cut.
+#[must_use]
+pub fn cut(text: &str, max: usize) -> String {
+    const MARK: &str = "… [cut]";
+    if text.len() <= max {
+        return text.to_owned();
+    }
+    let mut end = max.saturating_sub(MARK.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}{MARK}", &text[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_tidy_name_is_a_name(text in "\\PC{0,80}") {
+            prop_assert!(Name::parse("name", Name::tidy(&text).as_str()).is_ok());
+        }
+
+        #[test]
+        fn a_cut_text_fits(text in "\\PC{0,80}", max in 20usize..60) {
+            prop_assert!(cut(&text, max).len() <= max);
+        }
+    }
+
+    #[test]
+    fn the_first_bad_character_is_named() {
+        let error = Name::parse("name", "edge;01").expect_err("a semicolon");
+        assert_eq!(
+            error.to_string(),
+            "name: ';' is not allowed; letters, digits and \"-_./: \" are"
+        );
+    }
+}

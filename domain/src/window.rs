@@ -1,0 +1,64 @@
+//! Windows: when a node may be changed.
+
+use crate::Time;
+use crate::id::SingleScheduleId;
+
+/// A span of time, start included, end excluded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Window {
+    /// The first instant inside.
+    pub start: Time,
+    /// The first instant after.
+    pub end: Time,
+    /// The schedule that opens it.
+    pub schedule: SingleScheduleId,
+}
+
+impl Window {
+    /// Whether it is open at an instant.
+    #[must_use]
+    pub fn is_open(&self, now: Time) -> bool {
+        self.start <= now && now < self.end
+    }
+}
+
+/// The windows of a node that are open or still to come. Windows add up; overlaps are normal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Windows(Vec<Window>);
+
+impl Windows {
+    /// The windows of these that are not over, earliest first.
+    #[must_use]
+    pub fn from_now_on(windows: impl IntoIterator<Item = Window>, now: Time) -> Self {
+        let mut windows: Vec<_> = windows.into_iter().filter(|w| now < w.end).collect();
+        windows.sort_unstable();
+        Self(windows)
+    }
+
+    /// The open window that ends last.
+    #[must_use]
+    pub fn open(&self, now: Time) -> Option<Window> {
+        let open = self.0.iter().filter(|window| window.is_open(now));
+        open.max_by_key(|window| window.end).copied()
+    }
+
+    /// The next window to open.
+    #[must_use]
+    pub fn next(&self, now: Time) -> Option<Window> {
+        self.0.iter().find(|window| now < window.start).copied()
+    }
+
+    /// When, by time alone, a window opens or the open one that ends last closes; none if nothing is to come.
+    #[must_use]
+    pub fn next_change(&self, now: Time) -> Option<Time> {
+        let closes = self.open(now).map(|window| window.end);
+        let opens = self.next(now).map(|window| window.start);
+        closes.into_iter().chain(opens).min()
+    }
+
+    /// All of them, earliest first.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Window] {
+        &self.0
+    }
+}
