@@ -1,0 +1,126 @@
+//! What a private Postgres can be told.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where a private Postgres lives and how it behaves.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Options {
+    pub(crate) dir: PathBuf,
+    pub(crate) binaries: PathBuf,
+    pub(crate) durable: bool,
+    pub(crate) create_databases: bool,
+    pub(crate) max_connections: u16,
+    pub(crate) patience: Duration,
+    pub(crate) settings: Vec<(String, String)>,
+}
+
+impl Options {
+    /// A durable Postgres with everything it has below `dir`.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self {
+            dir: dir.into(),
+            binaries: PathBuf::from("/usr/lib/postgresql"),
+            durable: true,
+            create_databases: false,
+            max_connections: 100,
+            patience: Duration::from_mins(2),
+            settings: Vec::new(),
+        }
+    }
+
+    /// Whether a commit survives a power cut. `false` is for tests: it is faster, and a stop does not flush.
+    pub fn durable(mut self, durable: bool) -> Self {
+        self.durable = durable;
+        self
+    }
+
+    /// Whether the role may create databases. Taken into account when the cluster is made.
+    pub fn create_databases(mut self, allowed: bool) -> Self {
+        self.create_databases = allowed;
+        self
+    }
+
+    /// How many connections there may be at once.
+    pub fn max_connections(mut self, count: u16) -> Self {
+        self.max_connections = count;
+        self
+    }
+
+    /// How long a start may take, recovery after a crash included.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// One more setting of Postgres, as in `postgresql.conf`.
+    pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// The folder with one folder per major version, each with a `bin`. Debian's is the default.
+    pub fn binaries_in(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.binaries = folder.into();
+        self
+    }
+
+    /// All settings of the command line, those that the caller added last.
+    pub(crate) fn command_line(&self, socket: &str) -> Vec<String> {
+        let connections = self.max_connections.to_string();
+        let mut settings = vec![
+            ("listen_addresses", ""),
+            ("unix_socket_directories", socket),
+            ("unix_socket_permissions", "0700"),
+            ("max_connections", connections.as_str()),
+            ("timezone", "UTC"),
+            ("log_timezone", "UTC"),
+            ("lc_messages", "C"),
+            ("log_destination", "stderr"),
+            ("logging_collector", "off"),
+            ("log_line_prefix", ""),
+            // A statement may hold what must not be in a log.
+            ("log_min_error_statement", "panic"),
+        ];
+        if !self.durable {
+            settings.extend([
+                ("fsync", "off"),
+                ("synchronous_commit", "off"),
+                ("full_page_writes", "off"),
+                ("autovacuum_naptime", "10min"),
+                ("max_wal_size", "2GB"),
+            ]);
+        }
+        let own = self.settings.iter().map(|(n, v)| (n.as_str(), v.as_str()));
+        settings
+            .into_iter()
+            .chain(own)
+            .flat_map(|(name, value)| ["-c".to_owned(), format!("{name}={value}")])
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durability_is_given_up_only_on_request() {
+        let durable = Options::new("/x").command_line("/s").join(" ");
+        assert!(!durable.contains("fsync"), "{durable}");
+        let quick = Options::new("/x")
+            .durable(false)
+            .command_line("/s")
+            .join(" ");
+        assert!(quick.contains("-c fsync=off -c synchronous_commit=off -c full_page_writes=off"));
+    }
+
+    #[test]
+    fn a_setting_of_the_caller_comes_last() {
+        let line = Options::new("/x")
+            .setting("max_connections", "7")
+            .command_line("/s");
+        assert_eq!(line.last().map(String::as_str), Some("max_connections=7"));
+    }
+}
