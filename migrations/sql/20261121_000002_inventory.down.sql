@@ -1,0 +1,1 @@
+DROP TABLE join_tokens, instances, os_profiles, hosts;

@@ -1,0 +1,1 @@
+DROP TABLE run_events, update_runs, last_contacts, node_states;

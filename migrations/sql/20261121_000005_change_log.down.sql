@@ -1,0 +1,2 @@
+DROP FUNCTION record_change() CASCADE;
+DROP TABLE change_log;

@@ -1,0 +1,76 @@
+//! How it lies: the database schema, one pair of SQL files per step.
+//!
+//! A released file is never edited; a change is a new step. The constraints repeat the domain's rules: what the types
+//! say in Rust, the checks and unique indexes say in the database.
+
+use sea_orm_migration::prelude::*;
+
+/// Runs the steps and keeps the record of those that were run.
+#[derive(Debug)]
+pub struct Migrator;
+
+/// Every step, oldest first. Adding a step is adding a line.
+const STEPS: &[Step] = &[
+    step!("20261121_000001_tenants_and_ids"),
+    step!("20261121_000002_inventory"),
+    step!("20261121_000003_policies_and_schedules"),
+    step!("20261121_000004_nodes_and_runs"),
+    step!("20261121_000005_change_log"),
+    step!("20261121_000006_row_level_security"),
+];
+
+impl MigratorTrait for Migrator {
+    fn migrations() -> Vec<Box<dyn MigrationTrait>> {
+        STEPS.iter().map(|step| Box::new(*step) as _).collect()
+    }
+}
+
+/// The names of all steps, oldest first.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    STEPS.iter().map(|step| step.name)
+}
+
+/// All the SQL there is, for whoever needs to know whether it changed.
+pub fn all_sql() -> impl Iterator<Item = &'static str> {
+    STEPS.iter().flat_map(|step| [step.up, step.down])
+}
+
+#[derive(Clone, Copy)]
+struct Step {
+    name: &'static str,
+    up: &'static str,
+    down: &'static str,
+}
+
+macro_rules! step {
+    ($name:literal) => {
+        Step {
+            name: $name,
+            up: include_str!(concat!("../sql/", $name, ".up.sql")),
+            down: include_str!(concat!("../sql/", $name, ".down.sql")),
+        }
+    };
+}
+use step;
+
+impl MigrationName for Step {
+    fn name(&self) -> &str {
+        self.name
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for Step {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        run(manager, self.up).await
+    }
+
+    async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        run(manager, self.down).await
+    }
+}
+
+async fn run(manager: &SchemaManager<'_>, sql: &str) -> Result<(), DbErr> {
+    let connection = manager.get_connection();
+    connection.execute_unprepared(sql).await.map(drop)
+}

@@ -1,0 +1,148 @@
+//! Join tokens. Only the digest of a secret is kept.
+
+use evenkeel_domain::Time;
+use evenkeel_domain::id::JoinTokenId;
+use evenkeel_domain::join_token::{JoinToken, JoinTokenSpec};
+use evenkeel_domain::tenant::TenantId;
+use evenkeel_domain::text::Name;
+use sea_orm::sea_query::Expr;
+use sea_orm::{
+    ActiveModelTrait, ColumnTrait, EntityTrait, ExprTrait, QueryFilter, QueryOrder, QuerySelect,
+    Set,
+};
+
+use crate::error::StoreError;
+use crate::ids;
+use crate::page::{self, Listed, Page};
+use crate::rows::join_token::{ActiveModel, Column, Entity, Model};
+use crate::rows::named;
+use crate::tx::{FleetTx, Tx};
+
+const WHAT: &str = "join_token_resource";
+
+/// Makes a token whose secret has this SHA-256 digest.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn create(
+    tx: &Tx,
+    spec: &JoinTokenSpec,
+    digest: [u8; 32],
+    now: Time,
+) -> Result<JoinToken, StoreError> {
+    let id = JoinTokenId::nth(ids::next(tx.conn(), "join_token_numbers").await?);
+    let row = ActiveModel {
+        tenant_id: Set(tx.tenant().uuid()),
+        id: Set(id.bits().cast_signed()),
+        name: Set(spec.name.to_string()),
+        digest: Set(digest.to_vec()),
+        expires_at: Set(spec.expires_at),
+        one_time: Set(spec.one_time),
+        may_create_hosts: Set(spec.may_create_hosts),
+        used: Set(0),
+        last_used_at: Set(None),
+        revoked_at: Set(None),
+        created_at: Set(now),
+    };
+    row.insert(tx.conn()).await?.try_into()
+}
+
+/// Part of the tokens, by id.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn list(tx: &Tx, page: Page) -> Result<Listed<JoinToken>, StoreError> {
+    page::read(tx, tx.scope::<Entity>().order_by_asc(Column::Id), page).await
+}
+
+/// The token with this id.
+///
+/// # Errors
+/// There is none in the project.
+pub async fn find(tx: &Tx, id: JoinTokenId) -> Result<JoinToken, StoreError> {
+    let found = tx
+        .scope::<Entity>()
+        .filter(Column::Id.eq(id.bits().cast_signed()));
+    found
+        .one(tx.conn())
+        .await?
+        .ok_or(StoreError::NotFound { what: WHAT })?
+        .try_into()
+}
+
+/// Takes a token back. Taking it back again changes nothing.
+///
+/// # Errors
+/// There is none in the project.
+pub async fn revoke(tx: &Tx, id: JoinTokenId, now: Time) -> Result<JoinToken, StoreError> {
+    tx.change::<Entity>()
+        .col_expr(Column::RevokedAt, Expr::value(now))
+        .filter(Column::Id.eq(id.bits().cast_signed()))
+        .filter(Column::RevokedAt.is_null())
+        .exec(tx.conn())
+        .await?;
+    find(tx, id).await
+}
+
+/// The project of the token whose secret has this digest: a machine shows it before anybody knows where it belongs.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn tenant_of(tx: &FleetTx, digest: [u8; 32]) -> Result<Option<TenantId>, StoreError> {
+    let found = Entity::find()
+        .filter(Column::Digest.eq(digest.to_vec()))
+        .one(tx.conn())
+        .await?;
+    Ok(found.map(|row| TenantId::new(row.tenant_id)))
+}
+
+/// The token whose secret has this digest, locked: machines that show it at once are judged one after the other.
+///
+/// # Errors
+/// There is none in the project.
+pub async fn lock(tx: &Tx, digest: [u8; 32]) -> Result<JoinToken, StoreError> {
+    let found = tx
+        .scope::<Entity>()
+        .filter(Column::Digest.eq(digest.to_vec()))
+        .lock_exclusive();
+    found
+        .one(tx.conn())
+        .await?
+        .ok_or(StoreError::NotFound { what: WHAT })?
+        .try_into()
+}
+
+/// Notes that a machine has joined with the token, which this transaction has locked.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn used(tx: &Tx, id: JoinTokenId, now: Time) -> Result<(), StoreError> {
+    tx.change::<Entity>()
+        .col_expr(Column::Used, Expr::col(Column::Used).add(1))
+        .col_expr(Column::LastUsedAt, Expr::value(now))
+        .filter(Column::Id.eq(id.bits().cast_signed()))
+        .exec(tx.conn())
+        .await?;
+    Ok(())
+}
+
+impl TryFrom<Model> for JoinToken {
+    type Error = StoreError;
+
+    fn try_from(row: Model) -> Result<Self, StoreError> {
+        let name = Name::parse("name", &row.name).ok();
+        Ok(Self {
+            id: JoinTokenId::from_bits(row.id.cast_unsigned()),
+            spec: JoinTokenSpec {
+                name: named(name, "join_tokens", row.id, "name")?,
+                expires_at: row.expires_at,
+                one_time: row.one_time,
+                may_create_hosts: row.may_create_hosts,
+            },
+            used: row.used.cast_unsigned(),
+            last_used_at: row.last_used_at,
+            revoked_at: row.revoked_at,
+            created_at: row.created_at,
+        })
+    }
+}

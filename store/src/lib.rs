@@ -1,0 +1,36 @@
+//! How it is kept: everything that is read from and written to the database. All SQL is here.
+//!
+//! There is no reading or writing on a bare [`Store`]: [`Store::tenant`] and [`Store::fleet`] open a transaction with a
+//! scope, every query starts from that scope, and row-level security is the second wall behind it.
+//!
+//! One file per aggregate. Locks are taken in one order: the project's advisory lock, the node's state, the run.
+
+mod check;
+mod error;
+mod ids;
+mod page;
+mod pool;
+mod rows;
+mod tx;
+
+pub mod assignments;
+pub mod changes;
+pub mod contacts;
+pub mod decisions;
+pub mod hosts;
+pub mod instances;
+pub mod join_tokens;
+pub mod nodes;
+pub mod os_profiles;
+pub mod policies;
+pub mod projects;
+pub mod runs;
+pub mod schedules;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use check::{Misfit, Schema};
+pub use error::{Conflict, StoreError};
+pub use page::{Listed, Page};
+pub use pool::{Store, StoreOptions};
+pub use tx::{Actor, FleetTx, Tx};

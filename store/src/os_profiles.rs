@@ -1,0 +1,153 @@
+//! The catalogue of operating systems.
+
+use evenkeel_domain::Time;
+use evenkeel_domain::id::OsId;
+use evenkeel_domain::os::{OsKind, OsProfile, OsProvider, OsSpec, SecurityFeature, Sha256};
+use sea_orm::{ActiveModelTrait, ColumnTrait, QueryFilter, QueryOrder, Set};
+
+use crate::error::StoreError;
+use crate::ids;
+use crate::page::{self, Listed, Page};
+use crate::rows::named;
+use crate::rows::os_profile::{ActiveModel, Column, Entity, Model};
+use crate::tx::{Tx, among, execute};
+
+const WHAT: &str = "operating_system_resource";
+
+/// Makes an entry.
+///
+/// # Errors
+/// The name, or the profile name with the image id, is taken.
+pub async fn create(tx: &Tx, spec: &OsSpec, now: Time) -> Result<OsProfile, StoreError> {
+    let id = OsId::nth(ids::next(tx.conn(), "os_numbers").await?);
+    let row = ActiveModel {
+        tenant_id: Set(tx.tenant().uuid()),
+        id: Set(id.bits().cast_signed()),
+        name: Set(spec.name.clone()),
+        kind: Set(spec.kind.name().to_owned()),
+        provider: Set(spec.provider.name().to_owned()),
+        architecture: Set(spec.architecture.clone()),
+        profile_name: Set(spec.profile_name.clone()),
+        image_id: Set(spec.image_id.clone()),
+        image_url: Set(spec.image_url.clone()),
+        sha256: Set(spec.sha256.as_str().to_owned()),
+        security_feature: Set(spec.security_feature.name().to_owned()),
+        description: Set(spec.description.clone()),
+        metadata: Set(spec.metadata.clone()),
+        repo_url: Set(spec.repo_url.clone()),
+        tls_ca_cert: Set(spec.tls_ca_cert.clone()),
+        installed_packages_url: Set(spec.installed_packages_url.clone()),
+        existing_cves_url: Set(spec.existing_cves_url.clone()),
+        fixed_cves_url: Set(spec.fixed_cves_url.clone()),
+        created_at: Set(now),
+        updated_at: Set(now),
+    };
+    row.insert(tx.conn()).await?.try_into()
+}
+
+/// The entry of this profile line and image id; made if there is none. Nodes that join at once make one.
+///
+/// # Errors
+/// Another entry has its name.
+pub async fn ensure(tx: &Tx, spec: &OsSpec, now: Time) -> Result<OsProfile, StoreError> {
+    let sql = "SELECT pg_advisory_xact_lock(hashtextextended('os/' || $1 || '/' || $2, 0))";
+    let line = format!("{}/{}", spec.profile_name, spec.image_id);
+    execute(
+        tx.conn(),
+        sql,
+        [tx.tenant().to_string().into(), line.into()],
+    )
+    .await?;
+    let same = tx
+        .scope::<Entity>()
+        .filter(Column::ProfileName.eq(spec.profile_name.as_str()))
+        .filter(Column::ImageId.eq(spec.image_id.as_str()));
+    match same.one(tx.conn()).await? {
+        Some(row) => row.try_into(),
+        None => create(tx, spec, now).await,
+    }
+}
+
+/// The entry with this id.
+///
+/// # Errors
+/// There is none in the project.
+pub async fn find(tx: &Tx, id: OsId) -> Result<OsProfile, StoreError> {
+    let found = tx
+        .scope::<Entity>()
+        .filter(Column::Id.eq(id.bits().cast_signed()));
+    let found = found.one(tx.conn()).await?;
+    found.ok_or(StoreError::NotFound { what: WHAT })?.try_into()
+}
+
+/// The entries with these ids that there are, in no order.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn find_many(tx: &Tx, ids: &[OsId]) -> Result<Vec<OsProfile>, StoreError> {
+    let bits = ids.iter().map(|id| id.bits().cast_signed());
+    let rows = tx
+        .scope::<Entity>()
+        .filter(among(Column::Id, bits))
+        .all(tx.conn())
+        .await?;
+    rows.into_iter().map(OsProfile::try_from).collect()
+}
+
+/// Part of the entries, by id.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn list(tx: &Tx, page: Page) -> Result<Listed<OsProfile>, StoreError> {
+    page::read(tx, tx.scope::<Entity>().order_by_asc(Column::Id), page).await
+}
+
+/// Removes an entry.
+///
+/// # Errors
+/// There is none in the project, or an instance or a policy refers to it.
+pub async fn delete(tx: &Tx, id: OsId) -> Result<(), StoreError> {
+    tx.write_wanted().await?;
+    let delete = tx
+        .remove::<Entity>()
+        .filter(Column::Id.eq(id.bits().cast_signed()));
+    match delete.exec(tx.conn()).await?.rows_affected {
+        0 => Err(StoreError::NotFound { what: WHAT }),
+        _ => Ok(()),
+    }
+}
+
+impl TryFrom<Model> for OsProfile {
+    type Error = StoreError;
+
+    fn try_from(row: Model) -> Result<Self, StoreError> {
+        const TABLE: &str = "os_profiles";
+        let id = row.id;
+        let security = SecurityFeature::from_name(&row.security_feature);
+        let sha256 = Sha256::parse("sha256", &row.sha256).ok();
+        let spec = OsSpec {
+            kind: named(OsKind::from_name(&row.kind), TABLE, id, "kind")?,
+            provider: named(OsProvider::from_name(&row.provider), TABLE, id, "provider")?,
+            sha256: named(sha256, TABLE, id, "sha256")?,
+            security_feature: named(security, TABLE, id, "security_feature")?,
+            name: row.name,
+            architecture: row.architecture,
+            profile_name: row.profile_name,
+            image_id: row.image_id,
+            image_url: row.image_url,
+            description: row.description,
+            metadata: row.metadata,
+            repo_url: row.repo_url,
+            tls_ca_cert: row.tls_ca_cert,
+            installed_packages_url: row.installed_packages_url,
+            existing_cves_url: row.existing_cves_url,
+            fixed_cves_url: row.fixed_cves_url,
+        };
+        Ok(Self {
+            id: OsId::from_bits(id.cast_unsigned()),
+            spec,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        })
+    }
+}

@@ -1,0 +1,123 @@
+//! Update policies. They are made and removed, never changed.
+
+use evenkeel_domain::Time;
+use evenkeel_domain::id::{OsId, PolicyId};
+use evenkeel_domain::package::WantedPackage;
+use evenkeel_domain::policy::{PolicySpec, TargetWish, UpdatePolicy, Wish};
+use evenkeel_domain::text::Name;
+use sea_orm::{ActiveModelTrait, ColumnTrait, QueryFilter, QueryOrder, Set};
+
+use crate::error::StoreError;
+use crate::ids;
+use crate::page::{self, Listed, Page};
+use crate::rows::named;
+use crate::rows::update_policy::{ActiveModel, Column, Entity, Model};
+use crate::tx::{Tx, among};
+
+const WHAT: &str = "os_update_policy_resource";
+
+/// Makes a policy.
+///
+/// # Errors
+/// It wishes for an operating system that is not in the project.
+pub async fn create(tx: &Tx, spec: &PolicySpec, now: Time) -> Result<UpdatePolicy, StoreError> {
+    let id = PolicyId::nth(ids::next(tx.conn(), "policy_numbers").await?);
+    let (mode, target) = match &spec.wish {
+        Wish::Latest => ("latest", TargetWish::default()),
+        Wish::Target(target) => ("target", target.clone()),
+    };
+    let row = ActiveModel {
+        tenant_id: Set(tx.tenant().uuid()),
+        id: Set(id.bits().cast_signed()),
+        name: Set(spec.name.to_string()),
+        description: Set(spec.description.clone()),
+        mode: Set(mode.to_owned()),
+        target_os_id: Set(target.os.map(|os| os.bits().cast_signed())),
+        packages: Set(WantedPackage::list_text(&target.packages)),
+        sources: Set(target.sources),
+        kernel_command: Set(target.kernel_command),
+        created_at: Set(now),
+    };
+    row.insert(tx.conn()).await?.try_into()
+}
+
+/// The policy with this id.
+///
+/// # Errors
+/// There is none in the project.
+pub async fn find(tx: &Tx, id: PolicyId) -> Result<UpdatePolicy, StoreError> {
+    let found = tx
+        .scope::<Entity>()
+        .filter(Column::Id.eq(id.bits().cast_signed()));
+    let found = found.one(tx.conn()).await?;
+    found.ok_or(StoreError::NotFound { what: WHAT })?.try_into()
+}
+
+/// The policies with these ids that there are, in no order.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn find_many(tx: &Tx, ids: &[PolicyId]) -> Result<Vec<UpdatePolicy>, StoreError> {
+    let bits = ids.iter().map(|id| id.bits().cast_signed());
+    let rows = tx
+        .scope::<Entity>()
+        .filter(among(Column::Id, bits))
+        .all(tx.conn())
+        .await?;
+    rows.into_iter().map(UpdatePolicy::try_from).collect()
+}
+
+/// Part of the policies, by id.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn list(tx: &Tx, page: Page) -> Result<Listed<UpdatePolicy>, StoreError> {
+    page::read(tx, tx.scope::<Entity>().order_by_asc(Column::Id), page).await
+}
+
+/// Removes a policy. Runs keep their frozen copy.
+///
+/// # Errors
+/// There is none in the project, or something is assigned to it.
+pub async fn delete(tx: &Tx, id: PolicyId) -> Result<(), StoreError> {
+    tx.write_wanted().await?;
+    let delete = tx
+        .remove::<Entity>()
+        .filter(Column::Id.eq(id.bits().cast_signed()));
+    match delete.exec(tx.conn()).await?.rows_affected {
+        0 => Err(StoreError::NotFound { what: WHAT }),
+        _ => Ok(()),
+    }
+}
+
+impl TryFrom<Model> for UpdatePolicy {
+    type Error = StoreError;
+
+    fn try_from(row: Model) -> Result<Self, StoreError> {
+        const TABLE: &str = "update_policies";
+        let id = row.id;
+        let packages = WantedPackage::parse_list("packages", &row.packages).ok();
+        let wish = match row.mode.as_str() {
+            "latest" => Some(Wish::Latest),
+            "target" => Some(Wish::Target(TargetWish {
+                os: row
+                    .target_os_id
+                    .map(|os| OsId::from_bits(os.cast_unsigned())),
+                packages: named(packages, TABLE, id, "packages")?,
+                sources: row.sources,
+                kernel_command: row.kernel_command,
+            })),
+            _ => None,
+        };
+        let name = Name::parse("name", &row.name).ok();
+        Ok(Self {
+            id: PolicyId::from_bits(id.cast_unsigned()),
+            spec: PolicySpec {
+                name: named(name, TABLE, id, "name")?,
+                description: row.description,
+                wish: named(wish, TABLE, id, "mode")?,
+            },
+            created_at: row.created_at,
+        })
+    }
+}

@@ -1,0 +1,146 @@
+//! The handle on the database.
+
+use std::time::Duration;
+
+use evenkeel_domain::tenant::TenantId;
+use evenkeel_migrations::Migrator;
+use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection, TransactionTrait};
+use sea_orm_migration::MigratorTrait;
+
+use crate::error::StoreError;
+use crate::tx::{Actor, FleetTx, Tx};
+
+/// How the database is used.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// The most connections that are held at once.
+    pub max_connections: u32,
+    /// How long a request waits for a connection before the database counts as away.
+    pub acquire_timeout: Duration,
+    /// How long one statement may take.
+    pub statement_timeout: Duration,
+    /// How long one statement may wait for a lock.
+    pub lock_timeout: Duration,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            max_connections: 20,
+            acquire_timeout: Duration::from_secs(3),
+            statement_timeout: Duration::from_secs(10),
+            lock_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// A handle on the database. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub(crate) db: DatabaseConnection,
+}
+
+impl Store {
+    /// Connects to a Postgres by its URL (`postgres://…`).
+    ///
+    /// # Errors
+    /// The URL is not one, or the database cannot be reached.
+    pub async fn connect(url: &str, options: StoreOptions) -> Result<Self, StoreError> {
+        let limits = [
+            (
+                "statement_timeout",
+                options.statement_timeout.as_millis().to_string(),
+            ),
+            ("lock_timeout", options.lock_timeout.as_millis().to_string()),
+            // A writer that forgets its transaction would hold up every reader of the change log.
+            ("idle_in_transaction_session_timeout", "10000".to_owned()),
+        ];
+        let mut connect = ConnectOptions::new(url);
+        connect
+            .max_connections(options.max_connections)
+            .acquire_timeout(options.acquire_timeout)
+            .connect_timeout(options.acquire_timeout)
+            .test_before_acquire_if_idle_for(Duration::from_secs(5))
+            .sqlx_logging(false)
+            .map_sqlx_postgres_opts(move |connection| {
+                connection
+                    .application_name("evenkeel")
+                    .options(limits.clone())
+            });
+        Ok(Self {
+            db: Database::connect(connect).await?,
+        })
+    }
+
+    /// Brings the schema up to date. Safe to call from several processes at once.
+    /// Needs two connections: one holds the lock, one migrates.
+    ///
+    /// # Errors
+    /// The database cannot be reached, or a step fails; nothing of that step is kept.
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        let alone = self.db.begin().await?;
+        // The lock is waited for as long as a migration takes elsewhere.
+        let wait = "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0; \
+                    SET LOCAL idle_in_transaction_session_timeout = 0";
+        alone.execute_unprepared(wait).await?;
+        alone
+            .execute_unprepared("SELECT pg_advisory_xact_lock(7030)")
+            .await?;
+        Migrator::up(&self.db, None).await?;
+        Ok(alone.commit().await?)
+    }
+
+    /// Opens a transaction that sees one project, to read or for the program's own writes.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub async fn tenant(&self, tenant: TenantId) -> Result<Tx, StoreError> {
+        Tx::open(&self.db, tenant, None).await
+    }
+
+    /// Opens a transaction that sees one project, for what a person changes: the change log keeps who and what.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub async fn tenant_as(&self, tenant: TenantId, actor: &Actor) -> Result<Tx, StoreError> {
+        Tx::open(&self.db, tenant, Some(actor)).await
+    }
+
+    /// Opens a transaction that sees all projects.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub async fn fleet(&self) -> Result<FleetTx, StoreError> {
+        FleetTx::open(&self.db, None).await
+    }
+
+    /// Opens a transaction that sees all projects, for what a person changes.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub async fn fleet_as(&self, actor: &Actor) -> Result<FleetTx, StoreError> {
+        FleetTx::open(&self.db, Some(actor)).await
+    }
+
+    /// Lets Postgres see how the data lies, after much was written at once.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub async fn analyze(&self) -> Result<(), StoreError> {
+        Ok(self.db.execute_unprepared("ANALYZE").await.map(drop)?)
+    }
+
+    /// Whether the database answers.
+    ///
+    /// # Errors
+    /// It does not.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        Ok(self.db.ping().await?)
+    }
+
+    /// Closes all connections.
+    pub async fn close(&self) {
+        // A pool that cannot be closed has nothing left to lose.
+        let _ = self.db.clone().close().await;
+    }
+}

@@ -1,0 +1,26 @@
+//! Rows of `assignments`.
+
+use sea_orm::entity::prelude::*;
+
+use crate::tx::Scoped;
+
+#[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
+#[sea_orm(table_name = "assignments")]
+pub struct Model {
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub tenant_id: Uuid,
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub target_kind: String,
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub target_id: i32,
+    pub policy_id: i32,
+}
+
+#[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]
+pub enum Relation {}
+
+impl ActiveModelBehavior for ActiveModel {}
+
+impl Scoped for Entity {
+    const TENANT: Column = Column::TenantId;
+}

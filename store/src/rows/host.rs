@@ -1,0 +1,36 @@
+//! Rows of `hosts`.
+
+use sea_orm::entity::prelude::*;
+
+use crate::tx::Scoped;
+
+#[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
+#[sea_orm(table_name = "hosts")]
+pub struct Model {
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub tenant_id: Uuid,
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub id: i32,
+    pub name: String,
+    pub uuid: Option<Uuid>,
+    pub serial: Option<String>,
+    pub hostname: String,
+    pub desired_state: String,
+    pub current_state: String,
+    pub note: String,
+    pub public_key: Vec<u8>,
+    pub status: String,
+    pub status_indication: String,
+    pub status_at: DateTimeUtc,
+    pub created_at: DateTimeUtc,
+    pub updated_at: DateTimeUtc,
+}
+
+#[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]
+pub enum Relation {}
+
+impl ActiveModelBehavior for ActiveModel {}
+
+impl Scoped for Entity {
+    const TENANT: Column = Column::TenantId;
+}

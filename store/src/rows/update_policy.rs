@@ -1,0 +1,31 @@
+//! Rows of `update_policies`.
+
+use sea_orm::entity::prelude::*;
+
+use crate::tx::Scoped;
+
+#[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
+#[sea_orm(table_name = "update_policies")]
+pub struct Model {
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub tenant_id: Uuid,
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub id: i32,
+    pub name: String,
+    pub description: String,
+    pub mode: String,
+    pub target_os_id: Option<i32>,
+    pub packages: String,
+    pub sources: Vec<String>,
+    pub kernel_command: String,
+    pub created_at: DateTimeUtc,
+}
+
+#[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]
+pub enum Relation {}
+
+impl ActiveModelBehavior for ActiveModel {}
+
+impl Scoped for Entity {
+    const TENANT: Column = Column::TenantId;
+}

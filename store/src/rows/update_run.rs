@@ -1,0 +1,43 @@
+//! Rows of `update_runs`.
+
+use sea_orm::entity::prelude::*;
+
+use crate::tx::Scoped;
+
+#[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
+#[sea_orm(table_name = "update_runs")]
+pub struct Model {
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub tenant_id: Uuid,
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub id: i32,
+    pub instance_id: i32,
+    pub name: String,
+    pub description: String,
+    pub attempt: Option<Uuid>,
+    pub policy_id: Option<i32>,
+    pub origin: Json,
+    pub target_digest: Option<String>,
+    pub state: String,
+    pub state_since: DateTimeUtc,
+    pub changed: Option<bool>,
+    pub cause: Option<String>,
+    pub failure_kind: Option<String>,
+    pub failure: Option<String>,
+    pub packages: Json,
+    pub log: String,
+    pub sequence: i32,
+    pub generation: i64,
+    pub granted_at: Option<DateTimeUtc>,
+    pub started_at: DateTimeUtc,
+    pub ended_at: Option<DateTimeUtc>,
+}
+
+#[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]
+pub enum Relation {}
+
+impl ActiveModelBehavior for ActiveModel {}
+
+impl Scoped for Entity {
+    const TENANT: Column = Column::TenantId;
+}

@@ -1,0 +1,170 @@
+//! Rows of runs and what they mean.
+
+use evenkeel_domain::Time;
+use evenkeel_domain::decide::Target;
+use evenkeel_domain::id::{InstanceId, RunId};
+use evenkeel_domain::run::{
+    AbandonCause, AttemptId, CancelCause, Failure, FailureKind, RecordedEvent, RunState, UpdateRun,
+};
+use evenkeel_domain::tenant::TenantId;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::error::StoreError;
+use crate::rows::{run_event, update_run::Model};
+
+const TABLE: &str = "update_runs";
+
+pub(super) fn into_row(tenant: TenantId, run: &UpdateRun) -> Result<Model, StoreError> {
+    let state = parts(&run.state);
+    Ok(Model {
+        tenant_id: tenant.uuid(),
+        id: run.id.bits().cast_signed(),
+        instance_id: run.instance.bits().cast_signed(),
+        name: run.name.clone(),
+        description: run.description.clone(),
+        attempt: run.attempt.map(|attempt| attempt.0),
+        policy_id: run.origin.policy_id().map(|id| id.bits().cast_signed()),
+        origin: json(&run.origin, run.id, "origin")?,
+        target_digest: run.origin.target.as_ref().map(Target::digest),
+        state: run.state.name().to_owned(),
+        state_since: run.state.since(),
+        changed: state.changed,
+        cause: state.cause.map(str::to_owned),
+        failure_kind: state.failure.map(|failure| failure.kind.name().to_owned()),
+        failure: state.failure.map(|failure| failure.reason.clone()),
+        packages: json(&run.packages, run.id, "packages")?,
+        log: run.log.clone(),
+        sequence: run.sequence.cast_signed(),
+        generation: run.generation,
+        granted_at: run.granted_at,
+        started_at: run.started_at,
+        ended_at: run.ended_at(),
+    })
+}
+
+fn json(value: &impl Serialize, run: RunId, column: &'static str) -> Result<Value, StoreError> {
+    serde_json::to_value(value).map_err(|_| StoreError::Corrupt {
+        table: TABLE,
+        row: run.bits().cast_signed(),
+        column,
+    })
+}
+
+/// The columns that are true only in some states.
+#[derive(Default)]
+struct Parts<'a> {
+    changed: Option<bool>,
+    cause: Option<&'static str>,
+    failure: Option<&'a Failure>,
+}
+
+fn parts(state: &RunState) -> Parts<'_> {
+    let none = Parts::default();
+    match state {
+        RunState::Downloading { .. }
+        | RunState::Staged { .. }
+        | RunState::Applying { .. }
+        | RunState::Rebooting { .. }
+        | RunState::Verifying { .. }
+        | RunState::Reverting { .. } => none,
+        RunState::Succeeded { changed, .. } => Parts {
+            changed: Some(*changed),
+            ..none
+        },
+        RunState::Failed { failure, .. } | RunState::Reverted { failure, .. } => Parts {
+            failure: Some(failure),
+            ..none
+        },
+        RunState::Cancelled { cause, .. } => Parts {
+            cause: Some(cause.name()),
+            ..none
+        },
+        RunState::Abandoned { cause, .. } => Parts {
+            cause: Some(cause.name()),
+            ..none
+        },
+    }
+}
+
+pub(super) fn from_row(row: Model) -> Result<UpdateRun, StoreError> {
+    let corrupt = |column| StoreError::Corrupt {
+        table: TABLE,
+        row: row.id,
+        column,
+    };
+    let state = state(&row).map_err(corrupt)?;
+    Ok(UpdateRun {
+        id: RunId::from_bits(row.id.cast_unsigned()),
+        instance: InstanceId::from_bits(row.instance_id.cast_unsigned()),
+        name: row.name,
+        description: row.description,
+        attempt: row.attempt.map(AttemptId),
+        origin: serde_json::from_value(row.origin).map_err(|_| corrupt("origin"))?,
+        state,
+        packages: serde_json::from_value(row.packages).map_err(|_| corrupt("packages"))?,
+        log: row.log,
+        sequence: row.sequence.cast_unsigned(),
+        generation: row.generation,
+        granted_at: row.granted_at,
+        started_at: row.started_at,
+    })
+}
+
+/// The state that the columns mean, or the column that makes no sense.
+fn state(row: &Model) -> Result<RunState, &'static str> {
+    let since = row.state_since;
+    let at: Time = since;
+    let failure = || -> Result<Failure, &'static str> {
+        let kind = row
+            .failure_kind
+            .as_deref()
+            .and_then(FailureKind::from_name)
+            .ok_or("failure_kind")?;
+        let reason = row.failure.clone().ok_or("failure")?;
+        Ok(Failure { kind, reason })
+    };
+    let cause = || row.cause.as_deref().ok_or("cause");
+    Ok(match row.state.as_str() {
+        "downloading" => RunState::Downloading { since },
+        "staged" => RunState::Staged { since },
+        "applying" => RunState::Applying { since },
+        "rebooting" => RunState::Rebooting { since },
+        "verifying" => RunState::Verifying { since },
+        "reverting" => RunState::Reverting { since },
+        "succeeded" => RunState::Succeeded {
+            at,
+            changed: row.changed.ok_or("changed")?,
+        },
+        "failed" => RunState::Failed {
+            at,
+            failure: failure()?,
+        },
+        "reverted" => RunState::Reverted {
+            at,
+            failure: failure()?,
+        },
+        "cancelled" => RunState::Cancelled {
+            at,
+            cause: CancelCause::from_name(cause()?).ok_or("cause")?,
+        },
+        "abandoned" => RunState::Abandoned {
+            at,
+            cause: AbandonCause::from_name(cause()?).ok_or("cause")?,
+        },
+        _ => return Err("state"),
+    })
+}
+
+pub(super) fn event(row: run_event::Model) -> RecordedEvent {
+    RecordedEvent {
+        position: row.position.cast_unsigned(),
+        event: row.event,
+        state: row.state,
+        sequence: row.sequence.map(i32::cast_unsigned),
+        boot_id: row.boot_id,
+        node_time: row.node_time,
+        at: row.at,
+        detail: row.detail,
+    }
+}

@@ -1,0 +1,83 @@
+//! A database of its own for each test.
+//!
+//! One private Postgres a test program, started with its first test and gone with it; one template a set of migrations;
+//! one copy a test. The role is no superuser: as one, every policy of row-level security would pass.
+
+use std::time::Duration;
+
+use evenkeel_pg::PrivatePostgres;
+use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection};
+use tokio::sync::OnceCell;
+
+use crate::pool::{Store, StoreOptions};
+
+static SERVER: OnceCell<Server> = OnceCell::const_new();
+
+struct Server {
+    postgres: PrivatePostgres,
+}
+
+/// A store on an empty, migrated database.
+pub async fn fresh_store() -> Store {
+    let url = fresh_database().await;
+    let options = StoreOptions {
+        max_connections: 10,
+        ..StoreOptions::default()
+    };
+    Store::connect(&url, options)
+        .await
+        .expect("connect to the test's database")
+}
+
+/// The URL of an empty, migrated database.
+pub async fn fresh_database() -> String {
+    let server = SERVER.get_or_init(start).await;
+    let name = format!("test_{}", uuid::Uuid::now_v7().simple());
+    let admin = connect(&server.postgres.url()).await;
+    run(
+        &admin,
+        &format!("CREATE DATABASE {name} TEMPLATE template_of_tests"),
+    )
+    .await;
+    admin.close().await.expect("close the connection");
+    in_database(&server.postgres.url(), &name)
+}
+
+async fn start() -> Server {
+    let postgres = PrivatePostgres::throwaway()
+        .await
+        .expect("a private Postgres");
+    let admin = connect(&postgres.url()).await;
+    run(&admin, "CREATE DATABASE template_of_tests").await;
+    admin.close().await.expect("close the connection");
+    let url = in_database(&postgres.url(), "template_of_tests");
+    let store = Store::connect(&url, StoreOptions::default())
+        .await
+        .expect("connect");
+    store.migrate().await.expect("run the migrations");
+    // A template must have no open connection while it is copied.
+    store.close().await;
+    Server { postgres }
+}
+
+/// The same server, another database: `postgres:///evenkeel?host=…` becomes `postgres:///name?host=…`.
+fn in_database(url: &str, name: &str) -> String {
+    let (front, query) = url.split_once('?').unwrap_or((url, ""));
+    let base = front.rsplit_once('/').map_or(front, |(base, _)| base);
+    format!("{base}/{name}?{query}")
+}
+
+async fn connect(url: &str) -> DatabaseConnection {
+    let mut options = ConnectOptions::new(url);
+    options
+        .max_connections(1)
+        .acquire_timeout(Duration::from_mins(1))
+        .sqlx_logging(false);
+    Database::connect(options)
+        .await
+        .expect("connect to the test server")
+}
+
+async fn run(db: &DatabaseConnection, sql: &str) {
+    db.execute_unprepared(sql).await.expect("run a statement");
+}

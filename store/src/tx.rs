@@ -1,0 +1,186 @@
+//! Scoped transactions.
+
+use evenkeel_domain::tenant::TenantId;
+use sea_orm::sea_query::Expr;
+use sea_orm::sea_query::extension::postgres::PgFunc;
+use sea_orm::{
+    ColumnTrait, ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, DeleteMany,
+    EntityTrait, ExprTrait, QueryFilter, QueryResult, Select, Statement, TransactionTrait,
+    UpdateMany, Value,
+};
+
+use crate::error::StoreError;
+
+/// Who changes something, for the change log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Actor {
+    /// The subject of the credential.
+    pub name: String,
+    /// The request that it came with.
+    pub request_id: String,
+}
+
+/// An open transaction that sees one project. Dropping it rolls back.
+#[derive(Debug)]
+pub struct Tx {
+    tx: DatabaseTransaction,
+    tenant: TenantId,
+}
+
+/// An open transaction that sees all projects. Dropping it rolls back.
+#[derive(Debug)]
+pub struct FleetTx {
+    tx: DatabaseTransaction,
+}
+
+/// A row that belongs to a tenant.
+pub(crate) trait Scoped: EntityTrait {
+    /// The column that says to which.
+    const TENANT: Self::Column;
+}
+
+impl Tx {
+    pub(crate) async fn open(
+        db: &DatabaseConnection,
+        tenant: TenantId,
+        actor: Option<&Actor>,
+    ) -> Result<Self, StoreError> {
+        let tx = scoped(db, &tenant.to_string(), actor).await?;
+        Ok(Self { tx, tenant })
+    }
+
+    /// The project.
+    #[must_use]
+    pub const fn tenant(&self) -> TenantId {
+        self.tenant
+    }
+
+    /// Makes the changes visible to others, for good.
+    ///
+    /// # Errors
+    /// The database cannot be reached; then nothing was changed, or everything was.
+    pub async fn commit(self) -> Result<(), StoreError> {
+        Ok(self.tx.commit().await?)
+    }
+
+    pub(crate) fn conn(&self) -> &DatabaseTransaction {
+        &self.tx
+    }
+
+    /// Rows of the project.
+    pub(crate) fn scope<E: Scoped>(&self) -> Select<E> {
+        E::find().filter(E::TENANT.eq(self.tenant.uuid()))
+    }
+
+    /// A change of rows of the project.
+    pub(crate) fn change<E: Scoped>(&self) -> UpdateMany<E> {
+        E::update_many().filter(E::TENANT.eq(self.tenant.uuid()))
+    }
+
+    /// A removal of rows of the project.
+    pub(crate) fn remove<E: Scoped>(&self) -> DeleteMany<E> {
+        E::delete_many().filter(E::TENANT.eq(self.tenant.uuid()))
+    }
+
+    /// Waits until nobody is judging what is wanted, and lets nobody do so until the end of the transaction. Taken by
+    /// whoever changes policies, assignments or schedules: a row lock could not see a new row.
+    pub(crate) async fn write_wanted(&self) -> Result<(), StoreError> {
+        self.advisory("pg_advisory_xact_lock").await
+    }
+
+    /// Lets nobody change what is wanted until the end of the transaction. Taken before a node is given leave.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub async fn judge_wanted(&self) -> Result<(), StoreError> {
+        self.advisory("pg_advisory_xact_lock_shared").await
+    }
+
+    async fn advisory(&self, function: &str) -> Result<(), StoreError> {
+        let (high, low) = self.tenant.uuid().as_u64_pair();
+        let key = (high ^ low).cast_signed();
+        let sql = format!("SELECT {function}($1)");
+        execute(&self.tx, sql, [key.into()]).await.map(drop)
+    }
+}
+
+impl FleetTx {
+    pub(crate) async fn open(
+        db: &DatabaseConnection,
+        actor: Option<&Actor>,
+    ) -> Result<Self, StoreError> {
+        let tx = scoped(db, "*", actor).await?;
+        Ok(Self { tx })
+    }
+
+    /// Makes the changes visible to others, for good.
+    ///
+    /// # Errors
+    /// The database cannot be reached; then nothing was changed, or everything was.
+    pub async fn commit(self) -> Result<(), StoreError> {
+        Ok(self.tx.commit().await?)
+    }
+
+    pub(crate) fn conn(&self) -> &DatabaseTransaction {
+        &self.tx
+    }
+}
+
+/// A column that is one of many ids. One parameter for any number of them: a statement takes at most 65,535.
+pub(crate) fn among(column: impl ColumnTrait, ids: impl IntoIterator<Item = i32>) -> Expr {
+    let ids: Vec<i32> = ids.into_iter().collect();
+    let any = PgFunc::any(Expr::value(ids));
+    Expr::col(column.as_column_ref()).eq(any)
+}
+
+/// The settings are local to the transaction, or the pool would hand one tenant's rows to another.
+async fn scoped(
+    db: &DatabaseConnection,
+    scope: &str,
+    actor: Option<&Actor>,
+) -> Result<DatabaseTransaction, StoreError> {
+    let tx = db.begin().await?;
+    match actor {
+        None => {
+            let sql = "SELECT set_config('evenkeel.tenant', $1, true)";
+            execute(&tx, sql, [scope.into()]).await?;
+        }
+        Some(actor) => {
+            let sql = "SELECT set_config('evenkeel.tenant', $1, true), set_config('evenkeel.actor', $2, true), \
+                       set_config('evenkeel.request', $3, true)";
+            let values = [scope, &actor.name, &actor.request_id].map(Value::from);
+            execute(&tx, sql, values).await?;
+        }
+    }
+    Ok(tx)
+}
+
+/// A statement whose answer does not matter.
+pub(crate) async fn execute(
+    db: &impl ConnectionTrait,
+    sql: impl Into<String>,
+    values: impl IntoIterator<Item = Value>,
+) -> Result<u64, StoreError> {
+    let statement = Statement::from_sql_and_values(DbBackend::Postgres, sql, values);
+    Ok(db.execute_raw(statement).await?.rows_affected())
+}
+
+/// A statement with at most one row for an answer.
+pub(crate) async fn one(
+    db: &impl ConnectionTrait,
+    sql: impl Into<String>,
+    values: impl IntoIterator<Item = Value>,
+) -> Result<Option<QueryResult>, StoreError> {
+    let statement = Statement::from_sql_and_values(DbBackend::Postgres, sql, values);
+    Ok(db.query_one_raw(statement).await?)
+}
+
+/// A statement with rows for an answer.
+pub(crate) async fn all(
+    db: &impl ConnectionTrait,
+    sql: impl Into<String>,
+    values: impl IntoIterator<Item = Value>,
+) -> Result<Vec<QueryResult>, StoreError> {
+    let statement = Statement::from_sql_and_values(DbBackend::Postgres, sql, values);
+    Ok(db.query_all_raw(statement).await?)
+}
