@@ -1,0 +1,337 @@
+//! Which certificate a listener shows, and who vouches for it.
+//!
+//! The first start makes a certificate authority of our own: `ca.pem`, which may be given to everybody, and
+//! `ca-key.pem`, mode 0600. It signs short-lived server certificates, which are kept nowhere: each process makes its own
+//! and a new one long before it expires. Replicas share the folder of the authority.
+//!
+//! A node that joins knows the SHA-256 of the authority's certificate from its join token, so it needs no file.
+
+use std::fmt::Write;
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use evenkeel_kit::Secret;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use sha2::{Digest, Sha256};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::file::{self, FileError};
+
+/// How long the authority's certificate counts.
+const AUTHORITY_LIFETIME: TimeDelta = TimeDelta::days(20 * 365);
+
+/// How long a server's certificate counts. Renewed after two thirds of it.
+const SERVER_LIFETIME: TimeDelta = TimeDelta::days(90);
+
+/// How far behind a node's clock may be.
+const BACKDATED: TimeDelta = TimeDelta::days(1);
+
+/// Vouches for our listeners.
+pub struct CertificateAuthority {
+    pem: String,
+    der: Vec<u8>,
+    issuer: Issuer<'static, KeyPair>,
+    expires_at: DateTime<Utc>,
+}
+
+impl std::fmt::Debug for CertificateAuthority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CertificateAuthority")
+            .field("digest", &self.digest())
+            .field("expires_at", &self.expires_at)
+            .finish()
+    }
+}
+
+/// A certificate that a listener shows, with its key.
+#[derive(Clone, Debug)]
+pub struct ServerCertificate {
+    /// The certificate and the one of the authority, in PEM.
+    pub chain_pem: String,
+    /// The private key in PKCS #8, in PEM.
+    pub key_pem: Secret,
+    /// From then on a new one should be made.
+    pub renew_at: DateTime<Utc>,
+    /// Until when it counts.
+    pub expires_at: DateTime<Utc>,
+}
+
+impl CertificateAuthority {
+    /// Reads the authority in `folder`. Makes the folder and the authority if they are not there.
+    pub fn open(folder: &Path, now: DateTime<Utc>) -> Result<Self, FileError> {
+        file::folder(folder)?;
+        let key_path = folder.join("ca-key.pem");
+        let certificate_path = folder.join("ca.pem");
+        if file::read(&certificate_path)?.is_some() && file::read(&key_path)?.is_none() {
+            let why = "the key that belongs to it is missing: bring `ca-key.pem` back beside it, or remove it so \
+                       that a new authority is made, which no enrolled node will know";
+            return Err(FileError::content(&certificate_path, why));
+        }
+        let key = file::read_or_make(&key_path, 0o600, || {
+            let key = KeyPair::generate().map_err(FileError::make("an authority's key"))?;
+            Ok(key.serialize_pem())
+        })?;
+        file::warn_if_open(&key_path);
+        let key = KeyPair::from_pem(&key).map_err(|error| FileError::content(&key_path, error))?;
+        let pem = file::read_or_make(&certificate_path, 0o644, || {
+            let certificate = authority_params(now).self_signed(&key);
+            Ok(certificate
+                .map_err(FileError::make("an authority's certificate"))?
+                .pem())
+        })?;
+        Self::from_pem(pem, key, now).map_err(|why| FileError::content(&certificate_path, why))
+    }
+
+    fn from_pem(pem: String, key: KeyPair, now: DateTime<Utc>) -> Result<Self, String> {
+        let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).map_err(to_text)?;
+        let (_, certificate) = X509Certificate::from_der(&block.contents).map_err(to_text)?;
+        if certificate.public_key().subject_public_key.data.as_ref() != key.public_key_raw() {
+            return Err(
+                "the key beside it, `ca-key.pem`, belongs to another certificate".to_owned(),
+            );
+        }
+        let expires_at = certificate.validity().not_after.timestamp();
+        let expires_at =
+            DateTime::from_timestamp(expires_at, 0).unwrap_or(DateTime::<Utc>::MAX_UTC);
+        if expires_at <= now {
+            return Err(format!("it expired at {expires_at}"));
+        }
+        let issuer = Issuer::from_ca_cert_pem(&pem, key).map_err(to_text)?;
+        Ok(Self {
+            der: block.contents,
+            pem,
+            issuer,
+            expires_at,
+        })
+    }
+
+    /// The authority's certificate in PEM.
+    #[must_use]
+    pub fn certificate_pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// The SHA-256 of the authority's certificate in DER, in lower-case hexadecimal.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        ca_digest(&self.der)
+    }
+
+    /// Until when the authority's certificate counts.
+    #[must_use]
+    pub fn expires_at(&self) -> DateTime<Utc> {
+        self.expires_at
+    }
+
+    /// Makes a certificate for a listener that is reached by these names and addresses.
+    pub fn issue_server(
+        &self,
+        names: &[String],
+        now: DateTime<Utc>,
+    ) -> Result<ServerCertificate, FileError> {
+        let what = "a server's certificate";
+        let key = KeyPair::generate().map_err(FileError::make(what))?;
+        let expires_at = (now + SERVER_LIFETIME).min(self.expires_at);
+        let mut params = CertificateParams::default();
+        for name in names {
+            let name = match name.parse::<IpAddr>() {
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) => {
+                    SanType::DnsName(name.as_str().try_into().map_err(FileError::make(what))?)
+                }
+            };
+            params.subject_alt_names.push(name);
+        }
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "Evenkeel server");
+        params.not_before = offset(now - BACKDATED);
+        params.not_after = offset(expires_at);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .map_err(FileError::make(what))?;
+        Ok(ServerCertificate {
+            chain_pem: format!("{}{}", certificate.pem(), self.pem),
+            key_pem: Secret::new(key.serialize_pem()),
+            renew_at: now + (expires_at - now) * 2 / 3,
+            expires_at,
+        })
+    }
+}
+
+/// The SHA-256 of a certificate in DER, in lower-case hexadecimal.
+#[must_use]
+pub fn ca_digest(der: &[u8]) -> String {
+    let mut text = String::with_capacity(64);
+    for byte in Sha256::digest(der) {
+        write!(text, "{byte:02x}").ok();
+    }
+    text
+}
+
+/// The digest of the last certificate of a chain in PEM, which must be that of its authority.
+pub fn chain_digest(path: &Path) -> Result<String, FileError> {
+    let text = fs::read(path).map_err(FileError::io("read", path))?;
+    let mut last = None;
+    for block in x509_parser::pem::Pem::iter_from_buffer(&text) {
+        let block = block.map_err(|error| FileError::content(path, error))?;
+        last = Some(block.contents);
+    }
+    let last = last.ok_or_else(|| FileError::content(path, "there is no certificate in it"))?;
+    Ok(ca_digest(&last))
+}
+
+fn authority_params(now: DateTime<Utc>) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "Evenkeel certificate authority");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.not_before = offset(now - BACKDATED);
+    params.not_after = offset(now + AUTHORITY_LIFETIME);
+    params
+}
+
+/// The certificate library has a time type of its own.
+fn offset<T>(at: DateTime<Utc>) -> T
+where
+    T: From<std::time::SystemTime>,
+{
+    T::from(std::time::SystemTime::from(at))
+}
+
+fn to_text(error: impl ToString) -> String {
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: DateTime<Utc> = DateTime::from_timestamp(1_780_000_000, 0).unwrap();
+
+    fn open(folder: &Path) -> Result<CertificateAuthority, FileError> {
+        CertificateAuthority::open(folder, NOW)
+    }
+
+    #[test]
+    fn the_authority_is_made_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = open(folder.path()).unwrap();
+        let second = open(folder.path()).unwrap();
+        assert_eq!(first.digest(), second.digest());
+        assert_eq!(first.digest().len(), 64);
+        assert!(
+            first
+                .certificate_pem()
+                .starts_with("-----BEGIN CERTIFICATE-----")
+        );
+        assert_eq!(first.expires_at(), NOW + AUTHORITY_LIFETIME);
+    }
+
+    #[test]
+    fn the_digest_is_that_of_the_last_certificate_of_the_chain() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = open(folder.path()).unwrap();
+        let server = authority
+            .issue_server(&["localhost".to_owned()], NOW)
+            .unwrap();
+        let path = folder.path().join("chain.pem");
+        fs::write(&path, &server.chain_pem).unwrap();
+        assert_eq!(server.chain_pem.matches("BEGIN CERTIFICATE").count(), 2);
+        assert_eq!(chain_digest(&path).unwrap(), authority.digest());
+        fs::write(&path, "").unwrap();
+        assert!(chain_digest(&path).is_err());
+    }
+
+    #[test]
+    fn a_server_certificate_has_its_names_and_is_renewed_in_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = open(folder.path()).unwrap();
+        let names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+        let server = authority.issue_server(&names, NOW).unwrap();
+        assert_eq!(server.renew_at, NOW + TimeDelta::days(60));
+        assert_eq!(server.expires_at, NOW + TimeDelta::days(90));
+
+        let (_, block) = x509_parser::pem::parse_x509_pem(server.chain_pem.as_bytes()).unwrap();
+        let (_, certificate) = X509Certificate::from_der(&block.contents).unwrap();
+        let shown = certificate.subject_alternative_name().unwrap().unwrap();
+        assert_eq!(shown.value.general_names.len(), 3);
+        assert!(!certificate.is_ca());
+        assert_eq!(
+            certificate.validity().not_after.timestamp(),
+            server.expires_at.timestamp()
+        );
+    }
+
+    #[test]
+    fn a_server_certificate_does_not_outlive_its_authority() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = open(folder.path()).unwrap();
+        let late = authority.expires_at() - TimeDelta::days(10);
+        let server = authority
+            .issue_server(&["localhost".to_owned()], late)
+            .unwrap();
+        assert_eq!(server.expires_at, authority.expires_at());
+        assert!(server.renew_at < server.expires_at);
+    }
+
+    #[test]
+    fn a_name_that_is_none_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = open(folder.path()).unwrap();
+        let error = authority
+            .issue_server(&["schön.example".to_owned()], NOW)
+            .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot make a server's certificate"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_certificate_without_its_key_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let digest = open(folder.path()).unwrap().digest();
+        let key = folder.path().join("ca-key.pem");
+        let kept = fs::read(&key).unwrap();
+        fs::remove_file(&key).unwrap();
+        let error = open(folder.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("the key that belongs to it is missing"),
+            "{error}"
+        );
+
+        fs::write(&key, kept).unwrap();
+        assert_eq!(open(folder.path()).unwrap().digest(), digest);
+    }
+
+    #[test]
+    fn a_key_of_another_certificate_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        open(folder.path()).unwrap();
+        let other = KeyPair::generate().unwrap().serialize_pem();
+        fs::write(folder.path().join("ca-key.pem"), other).unwrap();
+        let error = open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("belongs to another certificate"), "{error}");
+    }
+
+    #[test]
+    fn an_expired_authority_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = open(folder.path()).unwrap();
+        let error = CertificateAuthority::open(folder.path(), authority.expires_at()).unwrap_err();
+        assert!(error.to_string().contains("it expired at"), "{error}");
+    }
+}
