@@ -1,0 +1,233 @@
+//! The wire's words into ours and back. The generated types of `evenkeel.agent.v1` end here.
+
+use chrono::DateTime;
+use evenkeel_domain::Time;
+use evenkeel_domain::decide::{Act, Decision, Target, TargetKind};
+use evenkeel_domain::invalid::Invalid;
+use evenkeel_domain::package::{FoundPackage, PackageChange, PackageResult};
+use evenkeel_domain::run::{CancelCause, Evidence, Failure, FailureKind, Happening, RunEvent};
+use evenkeel_domain::text::cut;
+use evenkeel_proto::agent as wire;
+use evenkeel_proto::agent::decision::Act as WireAct;
+use evenkeel_proto::agent::event::News;
+use evenkeel_proto::agent::packages::Mode;
+use evenkeel_proto::agent::target::Wish;
+use prost_types::Timestamp;
+
+/// The longest reason and the longest log that are kept, in bytes. What is longer is cut and marked.
+const MAX_REASON: usize = 4_096;
+const MAX_LOG: usize = 32_768;
+/// The most packages that a plan or a result may name.
+const MAX_PACKAGES: usize = 100_000;
+
+/// An instant on the wire.
+pub fn timestamp(time: Time) -> Timestamp {
+    Timestamp {
+        seconds: time.timestamp(),
+        nanos: i32::try_from(time.timestamp_subsec_nanos()).unwrap_or(0),
+    }
+}
+
+/// An instant of a node's clock; none if it is no instant at all.
+fn instant(timestamp: Timestamp) -> Option<Time> {
+    let nanos = u32::try_from(timestamp.nanos).ok()?;
+    DateTime::from_timestamp(timestamp.seconds, nanos)
+}
+
+/// A decision, as our agent reads it.
+pub fn decision(decision: Decision) -> wire::Decision {
+    let act = match decision.act {
+        Act::Idle => WireAct::Idle(wire::Idle {}),
+        Act::Fetch(wish) => WireAct::Fetch(wire::Fetch {
+            target: Some(target(wish)),
+        }),
+        Act::Apply {
+            target: wish,
+            before,
+        } => WireAct::Apply(wire::Apply {
+            target: Some(target(wish)),
+            before: Some(timestamp(before)),
+        }),
+        Act::Continue(run) => WireAct::Continue(wire::Continue {
+            run_id: run.to_string(),
+        }),
+        Act::Cancel { run, cause } => WireAct::Cancel(wire::Cancel {
+            run_id: run.to_string(),
+            cause: cause.name().to_owned(),
+        }),
+    };
+    wire::Decision {
+        act: Some(act),
+        reason: decision.because.to_string(),
+        next: decision.next.map(timestamp),
+    }
+}
+
+fn target(target: Target) -> wire::Target {
+    let digest = target.digest();
+    let TargetKind::Packages {
+        exactly, sources, ..
+    } = target.wish;
+    let mode = match exactly {
+        None => Mode::Latest(wire::Latest {}),
+        Some(packages) => {
+            let packages = packages.into_iter().map(|package| wire::WantedPackage {
+                name: package.name.to_string(),
+                version: package
+                    .version
+                    .map(|version| version.to_string())
+                    .unwrap_or_default(),
+            });
+            Mode::Exactly(wire::Exactly {
+                packages: packages.collect(),
+            })
+        }
+    };
+    wire::Target {
+        digest,
+        wish: Some(Wish::Packages(wire::Packages {
+            mode: Some(mode),
+            sources,
+        })),
+    }
+}
+
+/// An event as the node tells it.
+///
+/// # Errors
+/// It has no number, no news, or too much of it.
+pub fn happening(event: wire::Event) -> Result<Happening, Invalid> {
+    let number = i32::try_from(event.sequence)
+        .ok()
+        .filter(|number| *number > 0);
+    if number.is_none() {
+        return Err(Invalid::new("events.sequence", "begins with 1"));
+    }
+    let news = event
+        .news
+        .ok_or_else(|| Invalid::new("events.news", "must not be empty"))?;
+    let (run_event, evidence) = read(news)?;
+    Ok(Happening {
+        event: run_event,
+        sequence: Some(event.sequence),
+        boot_id: cut(&storable(&event.boot_id), 64),
+        node_time: event.node_time.and_then(instant),
+        evidence,
+    })
+}
+
+/// Total: a new kind of news does not compile until it is here.
+fn read(news: News) -> Result<(RunEvent, Evidence), Invalid> {
+    let nothing = Evidence::default();
+    Ok(match news {
+        News::Downloading(said) => (
+            RunEvent::Downloading,
+            Evidence {
+                plan: said.plan.map(plan).transpose()?,
+                ..nothing
+            },
+        ),
+        News::Downloaded(_) => (RunEvent::Downloaded, nothing),
+        News::Began(_) => (RunEvent::Began, nothing),
+        News::RebootBegun(_) => (RunEvent::RebootBegun, nothing),
+        News::VerifyBegun(_) => (RunEvent::VerifyBegun, nothing),
+        News::Reverting(said) => (
+            RunEvent::Reverting,
+            Evidence {
+                log: cut(&storable(&said.why), MAX_LOG),
+                ..nothing
+            },
+        ),
+        News::Finished(said) => (
+            RunEvent::Finished,
+            Evidence {
+                results: results(said.results)?,
+                ..nothing
+            },
+        ),
+        News::Failed(said) => {
+            let failure = failure(said.kind(), &said.reason);
+            let evidence = Evidence {
+                results: results(said.results)?,
+                log: cut(&storable(&said.log), MAX_LOG),
+                ..nothing
+            };
+            (RunEvent::Failed(failure), evidence)
+        }
+        News::Reverted(said) => (
+            RunEvent::Reverted(failure(said.kind(), &said.reason)),
+            nothing,
+        ),
+        News::NothingToDo(_) => (RunEvent::NothingToDo, nothing),
+        News::Cancelled(said) => {
+            let cause = CancelCause::from_name(&said.cause).unwrap_or(CancelCause::Refused);
+            (RunEvent::Cancelled(cause), nothing)
+        }
+    })
+}
+
+fn failure(kind: wire::FailureKind, reason: &str) -> Failure {
+    use wire::FailureKind as K;
+    let kind = match kind {
+        K::Unspecified => FailureKind::Unspecified,
+        K::Refresh => FailureKind::Refresh,
+        K::Plan => FailureKind::Plan,
+        K::Download => FailureKind::Download,
+        K::Signature => FailureKind::Signature,
+        K::Storage => FailureKind::Storage,
+        K::Apply => FailureKind::Apply,
+        K::Verify => FailureKind::Verify,
+        K::Reboot => FailureKind::Reboot,
+        K::Interrupted => FailureKind::Interrupted,
+        K::Unsupported => FailureKind::Unsupported,
+    };
+    Failure {
+        kind,
+        reason: cut(&storable(reason), MAX_REASON),
+    }
+}
+
+fn plan(plan: wire::Plan) -> Result<Vec<PackageChange>, Invalid> {
+    few("events.plan", plan.changes.len())?;
+    let some = |text: String| Some(short(&text)).filter(|text| !text.is_empty());
+    let change = |change: wire::PackageChange| PackageChange {
+        name: short(&change.name),
+        architecture: short(&change.architecture),
+        before: some(change.before),
+        wanted: some(change.after),
+        found: None,
+    };
+    Ok(plan.changes.into_iter().map(change).collect())
+}
+
+fn results(results: Vec<wire::PackageResult>) -> Result<Vec<PackageResult>, Invalid> {
+    few("events.results", results.len())?;
+    let result = |result: wire::PackageResult| PackageResult {
+        name: short(&result.name),
+        architecture: short(&result.architecture),
+        found: FoundPackage {
+            version: Some(short(&result.version)).filter(|text| !text.is_empty()),
+            state: short(&result.state),
+        },
+    };
+    Ok(results.into_iter().map(result).collect())
+}
+
+fn few(field: &'static str, count: usize) -> Result<(), Invalid> {
+    if count > MAX_PACKAGES {
+        return Err(Invalid::new(
+            field,
+            format!("more than {MAX_PACKAGES} packages"),
+        ));
+    }
+    Ok(())
+}
+
+fn short(text: &str) -> String {
+    cut(&storable(text), 256)
+}
+
+/// Postgres keeps every text but one with a zero byte in it.
+pub fn storable(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}

@@ -1,0 +1,113 @@
+//! What the maintenance manager can be told.
+
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use evenkeel_domain::run::Patience;
+use evenkeel_store::decisions::Horizon;
+use serde::Deserialize;
+
+/// Everything the maintenance manager can be told.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// How often a node should ask, within a tenth more or less.
+    #[serde(with = "humantime_serde")]
+    pub poll_interval: Duration,
+    /// How long a node's credential lives. It is replaced when a third of that is left.
+    #[serde(with = "humantime_serde")]
+    pub credential_lifetime: Duration,
+    /// How long before its window a node may fetch.
+    #[serde(with = "humantime_serde")]
+    pub fetch_ahead: Duration,
+    /// How long a window of an open-ended schedule is.
+    #[serde(with = "humantime_serde")]
+    pub max_window: Duration,
+    /// How often the times of last contact are written.
+    #[serde(with = "humantime_serde")]
+    pub contacts_every: Duration,
+    /// How often open runs are looked at.
+    #[serde(with = "humantime_serde")]
+    pub track_every: Duration,
+    /// How long a run may stay where it is.
+    pub patience: PatienceSettings,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            poll_interval: Duration::from_secs(20),
+            credential_lifetime: Duration::from_hours(90 * 24),
+            fetch_ahead: Duration::from_hours(6),
+            max_window: Duration::from_hours(24),
+            contacts_every: Duration::from_secs(10),
+            track_every: Duration::from_secs(30),
+            patience: PatienceSettings::default(),
+        }
+    }
+}
+
+/// How long a run may stay in each of its open states before it is given up as timed out.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PatienceSettings {
+    /// Fetching.
+    #[serde(with = "humantime_serde")]
+    pub downloading: Duration,
+    /// Waiting for its gate.
+    #[serde(with = "humantime_serde")]
+    pub staged: Duration,
+    /// Being changed.
+    #[serde(with = "humantime_serde")]
+    pub applying: Duration,
+    /// Down on purpose.
+    #[serde(with = "humantime_serde")]
+    pub rebooting: Duration,
+    /// Looking at what runs.
+    #[serde(with = "humantime_serde")]
+    pub verifying: Duration,
+    /// Going back.
+    #[serde(with = "humantime_serde")]
+    pub reverting: Duration,
+}
+
+impl Default for PatienceSettings {
+    fn default() -> Self {
+        let domain = Patience::default();
+        let length = |length: TimeDelta| length.to_std().unwrap_or_default();
+        Self {
+            downloading: length(domain.downloading),
+            staged: length(domain.staged),
+            applying: length(domain.applying),
+            rebooting: length(domain.rebooting),
+            verifying: length(domain.verifying),
+            reverting: length(domain.reverting),
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn horizon(&self) -> Horizon {
+        Horizon {
+            fetch_ahead: delta(self.fetch_ahead),
+            max_window: delta(self.max_window),
+        }
+    }
+
+    pub(crate) fn patience(&self) -> Patience {
+        let patience = &self.patience;
+        Patience {
+            downloading: delta(patience.downloading),
+            staged: delta(patience.staged),
+            applying: delta(patience.applying),
+            rebooting: delta(patience.rebooting),
+            verifying: delta(patience.verifying),
+            reverting: delta(patience.reverting),
+        }
+    }
+}
+
+/// A length of time as the calendar counts it; what is longer than the calendar is as long as a century.
+pub(crate) fn delta(length: Duration) -> TimeDelta {
+    TimeDelta::from_std(length).unwrap_or_else(|_| TimeDelta::days(36_525))
+}

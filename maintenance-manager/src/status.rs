@@ -1,0 +1,40 @@
+//! Errors as gRPC statuses.
+
+use evenkeel_auth::AuthError;
+use evenkeel_domain::invalid::Invalid;
+use evenkeel_kit::chain::chain;
+use evenkeel_store::{Conflict, StoreError};
+use tonic::{Code, Status};
+
+/// Every error of the store has its row here.
+pub fn store(error: StoreError) -> Status {
+    use StoreError as E;
+    let code = match &error {
+        E::NotFound { .. } => Code::NotFound,
+        E::Stale { .. } => Code::Aborted,
+        E::Conflict(Conflict::Taken { .. }) => Code::AlreadyExists,
+        E::Conflict(_) | E::Refused(_) => Code::FailedPrecondition,
+        E::Unreachable(_) => Code::Unavailable,
+        E::Corrupt { .. } | E::Database(_) => Code::Internal,
+    };
+    if matches!(code, Code::Unavailable | Code::Internal) {
+        // Nothing about the inside leaves the house; the log has the whole chain.
+        tracing::error!(error = %chain(&error), "request failed");
+        let text = match code {
+            Code::Unavailable => "the database is away; try again",
+            _ => "something went wrong on the server's side",
+        };
+        return Status::new(code, text);
+    }
+    Status::new(code, error.to_string())
+}
+
+/// A value that cannot be: names the field.
+pub fn invalid(error: Invalid) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+/// Somebody who is not let in.
+pub fn auth(error: AuthError) -> Status {
+    Status::unauthenticated(error.to_string())
+}

@@ -1,0 +1,116 @@
+//! Ends the runs whose time has come: those that nothing was heard of for too long, and those that were fetched for a
+//! window that will not come.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use evenkeel_domain::decide::Act;
+use evenkeel_domain::run::{Happening, Patience, RunEvent};
+use evenkeel_kit::chain::chain;
+use evenkeel_kit::clock::Clock;
+use evenkeel_store::decisions::{self, Horizon};
+use evenkeel_store::runs::{self, Quiet, Subject};
+use evenkeel_store::{Store, StoreError, hosts, nodes};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use crate::settings::Settings;
+
+/// How many runs one pass looks at.
+const BATCH: u32 = 1_000;
+
+/// A pass takes no input: what it does follows from the database alone, and each run is judged again under the lock of
+/// its node, so passes on several replicas do no harm.
+#[derive(Clone, Debug)]
+pub struct Tracker {
+    store: Store,
+    clock: Arc<dyn Clock>,
+    every: Duration,
+    horizon: Horizon,
+    patience: Patience,
+}
+
+impl Tracker {
+    /// A tracker on a store.
+    #[must_use]
+    pub fn new(store: Store, clock: Arc<dyn Clock>, settings: &Settings) -> Self {
+        Self {
+            store,
+            clock,
+            every: settings.track_every,
+            horizon: settings.horizon(),
+            patience: settings.patience(),
+        }
+    }
+
+    /// Makes passes until it is asked to stop.
+    pub async fn run(self, stopping: CancellationToken) {
+        let mut ticks = tokio::time::interval(self.every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            // A failed pass is not a failed process: the next pass is the retry.
+            match self.pass().await {
+                Ok(0) => {}
+                Ok(ended) => tracing::info!(ended, "ended runs whose time had come"),
+                Err(error) => tracing::warn!(error = %chain(&error), "tracker pass failed"),
+            }
+        }
+    }
+
+    /// One pass. Returns how many runs it ended.
+    ///
+    /// # Errors
+    /// The database cannot be reached. One run that cannot be judged does not stop the others.
+    pub async fn pass(&self) -> Result<usize, StoreError> {
+        let tx = self.store.fleet().await?;
+        // A node that polls tells us sooner; only what has been quiet for a while is looked at.
+        let before = self.clock.now() - TimeDelta::minutes(1);
+        let quiet = runs::quiet_since(&tx, before, BATCH).await?;
+        drop(tx);
+        let mut ended = 0;
+        for one in quiet {
+            match self.judge(one).await {
+                Ok(true) => ended += 1,
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(run.id = %one.run, error = %chain(&error), "not judged");
+                }
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Ends a run if its time has come.
+    async fn judge(&self, quiet: Quiet) -> Result<bool, StoreError> {
+        let now = self.clock.now();
+        let tx = self.store.tenant(quiet.tenant).await?;
+        tx.judge_wanted().await?;
+        let mut node = nodes::lock(&tx, quiet.host).await?;
+        let host = hosts::find(&tx, quiet.host).await?;
+        let world = decisions::world(&tx, &host, &node, &self.horizon, now).await?;
+        let Some(run) = world.run.as_ref().filter(|run| run.id == quiet.run) else {
+            return Ok(false);
+        };
+        let event = if self.patience.is_over(&run.state, now) {
+            RunEvent::TimedOut
+        } else if run.granted_at.is_some() {
+            // It may have begun without our having heard of it yet.
+            return Ok(false);
+        } else if let Act::Cancel { cause, .. } = world.decide(now).act {
+            RunEvent::Cancelled(cause)
+        } else {
+            return Ok(false);
+        };
+        let happening = Happening::of(event);
+        let run = runs::advance(&tx, Subject::Run(run.id), &happening, &self.patience, now).await?;
+        node.reflect(&run, now);
+        nodes::save(&tx, &node).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+}

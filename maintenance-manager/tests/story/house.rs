@@ -1,0 +1,396 @@
+//! A maintenance manager on a database of its own, with the verbs of the stories.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use evenkeel_auth::{Authority, JoinToken, Keys};
+use evenkeel_domain::assignment::Scope;
+use evenkeel_domain::id::{HostId, InstanceId, PolicyId, RunId};
+use evenkeel_domain::join_token::JoinTokenSpec;
+use evenkeel_domain::policy::{PolicySpec, Wish};
+use evenkeel_domain::run::UpdateRun;
+use evenkeel_domain::schedule::{ScheduleStatus, ScheduleTarget, SingleSpec};
+use evenkeel_domain::tenant::{ProjectName, TenantId};
+use evenkeel_domain::text::Name;
+use evenkeel_kit::clock::{Clock, TestClock};
+use evenkeel_maintenance_manager::{MaintenanceManager, Settings, Tracker};
+use evenkeel_proto::agent::agent_service_server::AgentService;
+use evenkeel_proto::agent::begin_response::Answer;
+use evenkeel_proto::agent::decision::Act;
+use evenkeel_proto::agent::event::News;
+use evenkeel_proto::agent::*;
+use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService;
+use evenkeel_proto::maintmgr::update_status::StatusType;
+use evenkeel_proto::maintmgr::{
+    PlatformUpdateStatusRequest, PlatformUpdateStatusResponse, UpdateStatus,
+};
+use evenkeel_store::testing::fresh_store;
+use evenkeel_store::{
+    Page, Store, assignments, instances, join_tokens, policies, projects, runs, schedules,
+};
+use tonic::{Request, Status};
+use uuid::Uuid;
+
+pub const NOON: DateTime<Utc> = DateTime::from_timestamp_nanos(1_800_000_000_000_000_000);
+
+pub struct House {
+    pub manager: MaintenanceManager,
+    pub store: Store,
+    pub clock: Arc<TestClock>,
+    pub authority: Arc<Authority>,
+    pub tenant: TenantId,
+    _keys: tempfile::TempDir,
+}
+
+/// A node of ours, as the test plays it.
+pub struct TestNode {
+    pub host: HostId,
+    pub instance: InstanceId,
+    pub credential: String,
+}
+
+impl House {
+    pub async fn new() -> Self {
+        let store = fresh_store().await;
+        let clock = Arc::new(TestClock::new(NOON));
+        let keys = tempfile::tempdir().expect("a folder");
+        let authority = Keys::open(keys.path()).expect("keys");
+        let authority = Arc::new(Authority::new(
+            authority,
+            evenkeel_auth::Settings::default(),
+        ));
+        let manager = MaintenanceManager::new(
+            store.clone(),
+            Arc::clone(&clock) as Arc<dyn Clock>,
+            Arc::clone(&authority),
+            Settings::default(),
+        );
+        let tenant = project(&store, "default").await;
+        Self {
+            manager,
+            store,
+            clock,
+            authority,
+            tenant,
+            _keys: keys,
+        }
+    }
+
+    pub async fn join_token(&self, one_time: bool, may_create_hosts: bool) -> String {
+        let token = JoinToken::generate(None).expect("randomness");
+        let spec = JoinTokenSpec {
+            name: Name::default(),
+            expires_at: self.clock.now() + TimeDelta::hours(1),
+            one_time,
+            may_create_hosts,
+        };
+        let tx = self.store.tenant(self.tenant).await.expect("a transaction");
+        let digest = *token.secret_hash().as_bytes();
+        join_tokens::create(&tx, &spec, digest, self.clock.now())
+            .await
+            .expect("a token");
+        tx.commit().await.expect("committed");
+        token.text().reveal().to_owned()
+    }
+
+    pub async fn enroll(
+        &self,
+        token: &str,
+        machine: u128,
+        key: u8,
+    ) -> Result<EnrollResponse, Status> {
+        let request = EnrollRequest {
+            join_token: token.to_owned(),
+            identity: Some(Identity {
+                uuid: Uuid::from_u128(machine).to_string(),
+                serial_number: String::new(),
+                host_name: "edge-01".into(),
+            }),
+            os_release: Some(bookworm()),
+            architecture: "amd64".into(),
+            public_key: vec![key; 44],
+            agent_version: "0.1.0".into(),
+        };
+        self.manager
+            .enroll(Request::new(request))
+            .await
+            .map(tonic::Response::into_inner)
+    }
+
+    /// A node that has come and said its facts.
+    pub async fn node(&self) -> TestNode {
+        let token = self.join_token(false, true).await;
+        let answer = self.enroll(&token, 1, 1).await.expect("enrolled");
+        let node = TestNode {
+            host: answer.host_id.parse().expect("a host"),
+            instance: answer.instance_id.parse().expect("an instance"),
+            credential: answer.credential,
+        };
+        self.tell(&node, facts()).await;
+        node
+    }
+
+    pub async fn policy(&self, node: &TestNode, packages: &str) -> PolicyId {
+        let tx = self.store.tenant(self.tenant).await.expect("a transaction");
+        let wish = match packages {
+            "" => Wish::Latest,
+            packages => Wish::target(None, packages, &[], "").expect("a wish"),
+        };
+        let spec = PolicySpec::parse("policy", "", wish).expect("a policy");
+        let policy = policies::create(&tx, &spec, self.clock.now())
+            .await
+            .expect("a policy");
+        let scope = Scope::Instance(node.instance);
+        assignments::set(&tx, scope, policy.id)
+            .await
+            .expect("assigned");
+        tx.commit().await.expect("committed");
+        policy.id
+    }
+
+    pub async fn withdraw(&self, node: &TestNode) {
+        let tx = self.store.tenant(self.tenant).await.expect("a transaction");
+        assignments::clear(&tx, Scope::Instance(node.instance))
+            .await
+            .expect("taken back");
+        tx.commit().await.expect("committed");
+    }
+
+    /// A window that opens and closes these minutes from now.
+    pub async fn window(&self, host: HostId, opens: i64, closes: i64) {
+        let now = self.clock.now();
+        let spec = SingleSpec {
+            name: Name::default(),
+            status: ScheduleStatus::OsUpdate,
+            start: now + TimeDelta::minutes(opens),
+            end: Some(now + TimeDelta::minutes(closes)),
+            target: Some(ScheduleTarget::Host(host)),
+        };
+        let tx = self.store.tenant(self.tenant).await.expect("a transaction");
+        schedules::create(&tx, &spec, now).await.expect("scheduled");
+        tx.commit().await.expect("committed");
+    }
+
+    pub fn pass(&self, minutes: i64) {
+        self.clock.advance(TimeDelta::minutes(minutes));
+    }
+
+    pub async fn poll(&self, node: &TestNode) -> PollResponse {
+        let request = PollRequest::default();
+        let answer = self.manager.poll(with(&node.credential, request)).await;
+        answer.expect("an answer").into_inner()
+    }
+
+    pub async fn tell(&self, node: &TestNode, facts: Facts) -> PollResponse {
+        let request = PollRequest {
+            facts: Some(facts),
+            ..PollRequest::default()
+        };
+        let answer = self.manager.poll(with(&node.credential, request)).await;
+        answer.expect("an answer").into_inner()
+    }
+
+    pub async fn begin(
+        &self,
+        node: &TestNode,
+        attempt: u128,
+        policy: PolicyId,
+        last: u32,
+    ) -> Answer {
+        let request = BeginRequest {
+            attempt_id: Uuid::from_u128(attempt).to_string(),
+            target_digest: policy.to_string(),
+            last_sequence: last,
+        };
+        let answer = self.manager.begin(with(&node.credential, request)).await;
+        answer
+            .expect("an answer")
+            .into_inner()
+            .answer
+            .expect("yes or no")
+    }
+
+    pub async fn report(
+        &self,
+        node: &TestNode,
+        attempt: u128,
+        policy: PolicyId,
+        events: &[(u32, News)],
+    ) -> ReportResponse {
+        let request = report(attempt, policy, events);
+        let answer = self.manager.report(with(&node.credential, request)).await;
+        answer.expect("an answer").into_inner()
+    }
+
+    pub async fn runs(&self, node: &TestNode) -> Vec<UpdateRun> {
+        let tx = self.store.tenant(self.tenant).await.expect("a transaction");
+        let listed = runs::list(&tx, Some(node.instance), Page::default()).await;
+        listed.expect("a list").items
+    }
+
+    /// The history of the only run, as `event->state`.
+    pub async fn told(&self, node: &TestNode) -> String {
+        let all = self.runs(node).await;
+        assert_eq!(all.len(), 1, "{all:?}");
+        self.history(all[0].id).await
+    }
+
+    pub async fn history(&self, run: RunId) -> String {
+        let tx = self.store.tenant(self.tenant).await.expect("a transaction");
+        let events = runs::events(&tx, run).await.expect("a history");
+        let told: Vec<_> = events
+            .iter()
+            .map(|e| format!("{}->{}", e.event, e.state))
+            .collect();
+        told.join(" ")
+    }
+
+    pub async fn shown(&self, node: &TestNode) -> String {
+        let tx = self.store.tenant(self.tenant).await.expect("a transaction");
+        let instance = instances::find(&tx, node.instance)
+            .await
+            .expect("an instance");
+        instance.summary.update_status.text
+    }
+
+    pub async fn track(&self) -> usize {
+        let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
+        let tracker = Tracker::new(self.store.clone(), clock, &Settings::default());
+        tracker.pass().await.expect("a pass")
+    }
+
+    /// What one of the ancestor's agents says, and what it is answered.
+    pub async fn sample(
+        &self,
+        guid: &str,
+        kind: StatusType,
+        detail: &str,
+    ) -> Result<PlatformUpdateStatusResponse, Status> {
+        let role = evenkeel_auth::Role::Node(self.tenant.uuid());
+        let token = self
+            .authority
+            .issue_operator("agent", &[role], TimeDelta::hours(1), self.clock.now())
+            .expect("a token");
+        let request = PlatformUpdateStatusRequest {
+            host_guid: guid.to_owned(),
+            update_status: Some(UpdateStatus {
+                status_type: kind.into(),
+                status_detail: detail.to_owned(),
+                ..UpdateStatus::default()
+            }),
+        };
+        let answer = self
+            .manager
+            .platform_update_status(with(token.token.reveal(), request))
+            .await;
+        answer.map(tonic::Response::into_inner)
+    }
+}
+
+pub async fn project(store: &Store, name: &str) -> TenantId {
+    let tx = store.fleet().await.expect("a transaction");
+    let name = ProjectName::parse("name", name).expect("a name");
+    let project = projects::create(&tx, &name, "", NOON)
+        .await
+        .expect("a project");
+    tx.commit().await.expect("committed");
+    project.id
+}
+
+pub fn with<T>(credential: &str, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    let header = format!("Bearer {credential}").parse().expect("a header");
+    request.metadata_mut().insert("authorization", header);
+    request
+}
+
+pub fn report(attempt: u128, policy: PolicyId, events: &[(u32, News)]) -> ReportRequest {
+    let event = |(sequence, news): &(u32, News)| Event {
+        sequence: *sequence,
+        boot_id: "boot-1".into(),
+        node_time: None,
+        news: Some(news.clone()),
+    };
+    ReportRequest {
+        attempt_id: Uuid::from_u128(attempt).to_string(),
+        target_digest: policy.to_string(),
+        events: events.iter().map(event).collect(),
+    }
+}
+
+pub fn bookworm() -> OsRelease {
+    OsRelease {
+        id: "debian".into(),
+        version_id: "12".into(),
+        pretty_name: "Debian GNU/Linux 12 (bookworm)".into(),
+        version_codename: "bookworm".into(),
+    }
+}
+
+pub fn facts() -> Facts {
+    Facts {
+        agent_version: "0.1.0".into(),
+        os_release: Some(bookworm()),
+        architecture: "amd64".into(),
+        boot_id: "boot-1".into(),
+        modules: vec!["packages".into()],
+        ..Facts::default()
+    }
+}
+
+pub fn downloading() -> News {
+    let change = PackageChange {
+        name: "demo-hello".into(),
+        architecture: "all".into(),
+        before: "1.0".into(),
+        after: "1.1".into(),
+    };
+    News::Downloading(Downloading {
+        plan: Some(Plan {
+            changes: vec![change],
+            download_bytes: 1_024,
+        }),
+    })
+}
+
+pub fn downloaded() -> News {
+    News::Downloaded(Downloaded {})
+}
+
+pub fn began() -> News {
+    News::Began(Began {})
+}
+
+pub fn finished() -> News {
+    let result = PackageResult {
+        name: "demo-hello".into(),
+        architecture: "all".into(),
+        version: "1.1".into(),
+        state: "installed".into(),
+    };
+    News::Finished(Finished {
+        results: vec![result],
+    })
+}
+
+/// The name of what a node should do.
+pub fn act(answer: &PollResponse) -> &'static str {
+    match answer
+        .decision
+        .as_ref()
+        .and_then(|decision| decision.act.as_ref())
+    {
+        None | Some(Act::Idle(_)) => "idle",
+        Some(Act::Fetch(_)) => "fetch",
+        Some(Act::Apply(_)) => "apply",
+        Some(Act::Continue(_)) => "continue",
+        Some(Act::Cancel(_)) => "cancel",
+    }
+}
+
+pub fn reason(answer: &PollResponse) -> &str {
+    answer
+        .decision
+        .as_ref()
+        .map_or("", |decision| &decision.reason)
+}

@@ -1,0 +1,5 @@
+//! The maintenance manager, told as stories on a real Postgres.
+
+mod agent;
+mod eim;
+mod house;
