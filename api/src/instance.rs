@@ -1,0 +1,277 @@
+//! Instances: what runs on hosts.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::host::HostResource;
+use crate::os::{OperatingSystemResource, SecurityFeature};
+use crate::policy::OsUpdatePolicy;
+use crate::status::StatusIndication;
+use crate::{Input, Timestamps};
+
+wire_enum! {
+    /// Where an instance stands, wanted or current.
+    InstanceState {
+        Unspecified = "INSTANCE_STATE_UNSPECIFIED",
+        Running = "INSTANCE_STATE_RUNNING",
+        Deleted = "INSTANCE_STATE_DELETED",
+        Untrusted = "INSTANCE_STATE_UNTRUSTED",
+    }
+}
+
+wire_enum! {
+    /// What an instance runs on.
+    InstanceKind {
+        Unspecified = "INSTANCE_KIND_UNSPECIFIED",
+        Metal = "INSTANCE_KIND_METAL",
+    }
+}
+
+/// The operating system that runs on a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InstanceResource {
+    /// Its id.
+    pub resource_id: String,
+    /// Repeats `resourceId`.
+    #[serde(rename = "instanceID")]
+    pub instance_id: String,
+    /// What it runs on.
+    pub kind: InstanceKind,
+    /// For people; may be empty.
+    pub name: String,
+    /// Where it should stand.
+    pub desired_state: InstanceState,
+    /// Where it stands.
+    pub current_state: InstanceState,
+    /// Its host.
+    #[serde(rename = "hostID")]
+    pub host_id: String,
+    /// Its host, without what runs on it.
+    #[schema(no_recursion)]
+    pub host: Option<Box<HostResource>>,
+    /// Its operating system.
+    #[serde(rename = "osID")]
+    pub os_id: String,
+    /// Its operating system.
+    pub os: Option<OperatingSystemResource>,
+    /// The account that may log in.
+    #[serde(rename = "localAccountID")]
+    pub local_account_id: String,
+    /// The account that may log in.
+    pub localaccount: Option<LocalAccountResource>,
+    /// Always empty: read `updatePolicy`.
+    #[serde(rename = "osUpdatePolicyID")]
+    pub os_update_policy_id: String,
+    /// The policy that is assigned to this very instance.
+    pub update_policy: Option<OsUpdatePolicy>,
+    /// Configuration of its first start.
+    #[serde(rename = "customConfigID")]
+    pub custom_config_id: Vec<String>,
+    /// Configuration of its first start.
+    pub custom_config: Vec<CustomConfigResource>,
+    /// The clusters that it belongs to; always empty, never null.
+    #[schema(value_type = Vec<Object>)]
+    pub workload_members: Vec<serde_json::Value>,
+    /// How it is protected.
+    pub security_feature: SecurityFeature,
+    /// In words: what it is doing.
+    pub instance_status: String,
+    /// How to take `instanceStatus`.
+    pub instance_status_indicator: StatusIndication,
+    /// Since when `instanceStatus` holds, in Unix seconds.
+    pub instance_status_timestamp: u32,
+    /// In words: how many of its components run.
+    pub instance_status_detail: String,
+    /// In words: its installation.
+    pub provisioning_status: String,
+    /// How to take `provisioningStatus`.
+    pub provisioning_status_indicator: StatusIndication,
+    /// Since when `provisioningStatus` holds, in Unix seconds.
+    pub provisioning_status_timestamp: u32,
+    /// In words: where its updates stand.
+    pub update_status: String,
+    /// How to take `updateStatus`.
+    pub update_status_indicator: StatusIndication,
+    /// Since when `updateStatus` holds, in Unix seconds.
+    pub update_status_timestamp: u32,
+    /// In words: its trusted start.
+    pub trusted_attestation_status: String,
+    /// How to take `trustedAttestationStatus`.
+    pub trusted_attestation_status_indicator: StatusIndication,
+    /// Since when `trustedAttestationStatus` holds, in Unix seconds.
+    pub trusted_attestation_status_timestamp: u32,
+    /// Its open vulnerabilities, a JSON array as text.
+    pub existing_cves: String,
+    /// What is installed, JSON as text.
+    pub runtime_packages: String,
+    /// What could be updated: for a mutable system a JSON array of `{name, available_version, architecture}` as text, for
+    /// an immutable one the name of the newest operating system; empty if there is nothing.
+    pub os_update_available: String,
+    /// When it was made and changed.
+    pub timestamps: Option<Timestamps>,
+}
+
+/// An account that may log in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LocalAccountResource {
+    /// Its id.
+    pub resource_id: String,
+    /// Repeats `resourceId`.
+    #[serde(rename = "localAccountID")]
+    pub local_account_id: String,
+    /// Unique in its project.
+    pub username: String,
+    /// With which key it logs in.
+    pub ssh_key: String,
+    /// When it was made and changed.
+    pub timestamps: Option<Timestamps>,
+}
+
+/// Configuration of a first start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CustomConfigResource {
+    /// Its id.
+    pub resource_id: String,
+    /// Unique in its project.
+    pub name: String,
+    /// For people.
+    pub description: String,
+    /// For cloud-init.
+    pub config: String,
+    /// When it was made and changed.
+    pub timestamps: Option<Timestamps>,
+}
+
+/// A page of instances.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceList {
+    /// The instances of this page.
+    pub instances: Vec<InstanceResource>,
+    /// How many there are in all.
+    pub total_elements: i32,
+    /// Whether there are more behind this page.
+    pub has_next: bool,
+}
+
+/// An instance to be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct InstanceInput {
+    /// What it runs on.
+    #[serde(default)]
+    pub kind: InstanceKind,
+    /// For people; may be empty.
+    #[serde(default)]
+    #[schema(max_length = 50)]
+    pub name: String,
+    /// On which host.
+    #[serde(rename = "hostID")]
+    #[schema(pattern = "^host-[0-9a-f]{8}$")]
+    pub host_id: String,
+    /// With which operating system.
+    #[serde(rename = "osID")]
+    #[schema(pattern = "^os-[0-9a-f]{8}$")]
+    pub os_id: String,
+    /// The policy to assign to it.
+    #[serde(
+        rename = "osUpdatePolicyID",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(pattern = "^osupdatepolicy-[0-9a-f]{8}$")]
+    pub os_update_policy_id: Option<String>,
+    /// How it is protected.
+    #[serde(default)]
+    pub security_feature: SecurityFeature,
+}
+
+impl Input for InstanceInput {
+    const READ_ONLY: &[&str] = READ_ONLY;
+}
+
+/// What of an instance can be changed. What is not given stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct InstancePatch {
+    /// For people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 50)]
+    pub name: Option<String>,
+    /// The policy to assign to this very instance; empty takes the assignment away.
+    #[serde(rename = "osUpdatePolicyID", skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^$|^osupdatepolicy-[0-9a-f]{8}$")]
+    pub os_update_policy_id: Option<String>,
+}
+
+impl Input for InstancePatch {
+    /// What cannot be changed once an instance is there is ignored as what never can.
+    const READ_ONLY: &[&str] = &[
+        "resourceId",
+        "instanceID",
+        "desiredState",
+        "currentState",
+        "host",
+        "os",
+        "localaccount",
+        "updatePolicy",
+        "customConfig",
+        "workloadMembers",
+        "instanceStatus",
+        "instanceStatusIndicator",
+        "instanceStatusTimestamp",
+        "instanceStatusDetail",
+        "provisioningStatus",
+        "provisioningStatusIndicator",
+        "provisioningStatusTimestamp",
+        "updateStatus",
+        "updateStatusIndicator",
+        "updateStatusTimestamp",
+        "trustedAttestationStatus",
+        "trustedAttestationStatusIndicator",
+        "trustedAttestationStatusTimestamp",
+        "existingCves",
+        "runtimePackages",
+        "osUpdateAvailable",
+        "timestamps",
+        "kind",
+        "hostID",
+        "osID",
+        "localAccountID",
+        "customConfigID",
+        "securityFeature",
+    ];
+}
+
+const READ_ONLY: &[&str] = &[
+    "resourceId",
+    "instanceID",
+    "desiredState",
+    "currentState",
+    "host",
+    "os",
+    "localaccount",
+    "updatePolicy",
+    "customConfig",
+    "workloadMembers",
+    "instanceStatus",
+    "instanceStatusIndicator",
+    "instanceStatusTimestamp",
+    "instanceStatusDetail",
+    "provisioningStatus",
+    "provisioningStatusIndicator",
+    "provisioningStatusTimestamp",
+    "updateStatus",
+    "updateStatusIndicator",
+    "updateStatusTimestamp",
+    "trustedAttestationStatus",
+    "trustedAttestationStatusIndicator",
+    "trustedAttestationStatusTimestamp",
+    "existingCves",
+    "runtimePackages",
+    "osUpdateAvailable",
+    "timestamps",
+];

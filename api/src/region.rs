@@ -1,0 +1,44 @@
+//! Regions: where sites are.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::Timestamps;
+use crate::status::MetadataItem;
+
+/// An area that holds sites and other regions.
+///
+/// Clients read `parentRegion` of a region and `region` of a site without asking whether it is there, so these are
+/// objects without content where there is none ([`RegionResource::nowhere`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RegionResource {
+    /// Its id.
+    pub resource_id: String,
+    /// Repeats `resourceId`.
+    #[serde(rename = "regionID")]
+    pub region_id: String,
+    /// For people; not unique.
+    pub name: String,
+    /// The region above it.
+    pub parent_id: String,
+    /// The region above it, without those above that.
+    #[schema(no_recursion)]
+    pub parent_region: Option<Box<RegionResource>>,
+    /// Its labels.
+    pub metadata: Vec<MetadataItem>,
+    /// The labels of the regions above it.
+    pub inherited_metadata: Vec<MetadataItem>,
+    /// How many sites lie in it and below it, where a list was asked for that.
+    pub total_sites: i32,
+    /// When it was made and changed; null in an object without content.
+    pub timestamps: Option<Timestamps>,
+}
+
+impl RegionResource {
+    /// The object without content that stands for no region.
+    #[must_use]
+    pub fn nowhere() -> Self {
+        Self::default()
+    }
+}

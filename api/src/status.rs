@@ -1,0 +1,24 @@
+//! How statuses are taken, and labels.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+wire_enum! {
+    /// How a status should be taken.
+    StatusIndication {
+        Unspecified = "STATUS_INDICATION_UNSPECIFIED",
+        Error = "STATUS_INDICATION_ERROR",
+        InProgress = "STATUS_INDICATION_IN_PROGRESS",
+        Idle = "STATUS_INDICATION_IDLE",
+    }
+}
+
+/// A label.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MetadataItem {
+    /// Its name, perhaps with a `prefix/`.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+}

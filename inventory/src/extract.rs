@@ -1,0 +1,181 @@
+//! Extractors that reject with a problem document.
+
+use std::collections::{BTreeSet, HashMap};
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use evenkeel_api::Input;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::problem::Problem;
+
+/// The ids of the path.
+#[derive(Debug, FromRequestParts)]
+#[from_request(via(axum::extract::Path), rejection(Problem))]
+pub struct Path<T>(pub T);
+
+/// A body of JSON, asked or answered.
+#[derive(Debug)]
+pub struct Json<T>(pub T);
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        axum::Json(self.0).into_response()
+    }
+}
+
+impl<S: Send + Sync, T: Input> FromRequest<S> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        object(request, state).await.and_then(read).map(Self)
+    }
+}
+
+/// A body of JSON that changes only what it names.
+#[derive(Debug)]
+pub struct Patch<T> {
+    /// The values.
+    pub body: T,
+    /// The keys that the body names, also those that are null.
+    pub keys: BTreeSet<String>,
+}
+
+impl<S: Send + Sync, T: Input> FromRequest<S> for Patch<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let object = object(request, state).await?;
+        let keys = object
+            .as_object()
+            .into_iter()
+            .flat_map(|keys| keys.keys().cloned())
+            .collect();
+        let body = read(object)?;
+        Ok(Self { body, keys })
+    }
+}
+
+/// The JSON object in a body.
+async fn object<S: Send + Sync>(request: Request, state: &S) -> Result<Value, Problem> {
+    check_media_type(request.headers())?;
+    let bytes = Bytes::from_request(request, state).await?;
+    let value: Value = serde_json::from_slice(&bytes)
+        .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(Problem::malformed("the body is not a JSON object"))
+    }
+}
+
+fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(given) = headers.get(CONTENT_TYPE) else {
+        return Ok(());
+    };
+    let given = given.to_str().unwrap_or_default();
+    let essence = given.split(';').next().unwrap_or_default().trim();
+    let is_json = essence.eq_ignore_ascii_case("application/json")
+        || (essence.starts_with("application/") && essence.ends_with("+json"));
+    if is_json {
+        Ok(())
+    } else {
+        let why = format!("the body must be application/json, not `{essence}`");
+        Err(Problem::malformed(why))
+    }
+}
+
+fn read<T: Input>(object: Value) -> Result<T, Problem> {
+    let object = T::without_read_only(object);
+    serde_path_to_error::deserialize(object).map_err(|error| {
+        let why = error.inner().to_string();
+        let path = error.path().to_string();
+        match path.as_str() {
+            "." => match quoted(&why) {
+                // An unknown or missing field is named by the message itself.
+                Some(field) => Problem::invalid(&field, &why),
+                None => Problem::malformed(why),
+            },
+            path => Problem::invalid(path, &why),
+        }
+    })
+}
+
+/// The first name between backticks.
+fn quoted(text: &str) -> Option<String> {
+    text.split('`').nth(1).map(str::to_owned)
+}
+
+/// The parameters behind the question mark. None is empty, none is given twice.
+#[derive(Debug)]
+pub struct Params(HashMap<String, String>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Params {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        type Pairs = axum::extract::Query<Vec<(String, String)>>;
+        let pairs = Pairs::from_request_parts(parts, state).await?.0;
+        let mut params = HashMap::new();
+        for (name, value) in pairs {
+            if value.is_empty() {
+                return Err(Problem::invalid(&name, "a parameter must not be empty"));
+            }
+            if params.contains_key(&name) {
+                return Err(Problem::invalid(&name, "the parameter is given twice"));
+            }
+            params.insert(name, value);
+        }
+        Ok(Self(params))
+    }
+}
+
+impl Params {
+    /// The text of a parameter.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// The number of a parameter.
+    pub fn number(&self, name: &str, least: u32, most: u32) -> Result<Option<u32>, Problem> {
+        let Some(text) = self.text(name) else {
+            return Ok(None);
+        };
+        let number = text
+            .parse()
+            .ok()
+            .filter(|number| (least..=most).contains(number));
+        match number {
+            Some(number) => Ok(Some(number)),
+            None => Err(Problem::invalid(
+                name,
+                format!("must be a number from {least} to {most}"),
+            )),
+        }
+    }
+
+    /// The truth of a parameter, false if it is not given.
+    pub fn flag(&self, name: &str) -> Result<bool, Problem> {
+        match self.text(name) {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(Problem::invalid(name, "must be `true` or `false`")),
+        }
+    }
+
+    /// Refuses parameters that would change the answer if they were understood.
+    pub fn refuse(&self, names: &[&str]) -> Result<(), Problem> {
+        match names.iter().find(|name| self.0.contains_key(**name)) {
+            None => Ok(()),
+            Some(name) => Err(Problem::invalid(
+                name,
+                "this list does not support the parameter",
+            )),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! `compute/hosts`: the machines of the fleet.
+
+use axum::extract::State;
+use evenkeel_api as api;
+use evenkeel_api::host::{HostList, HostRegister, HostResource};
+use evenkeel_api::{Empty, Timestamps};
+use evenkeel_domain::host::{Host, HostState, Registration};
+use evenkeel_domain::id::HostId;
+use evenkeel_store::{Tx, hosts, instances};
+
+use crate::App;
+use crate::call::{Call, id_of_path};
+use crate::extract::{Json, Params, Path};
+use crate::instances::{Related, resource as instance_resource};
+use crate::listing::{ListParams, envelope, page};
+use crate::problem::Problem;
+use crate::shape::{Answer, InProject, Item, triplet};
+
+const WHAT: &str = "host_resource";
+
+/// List the hosts.
+#[utoipa::path(
+    get, path = "/v1/projects/{projectName}/compute/hosts", tag = "hosts", params(InProject, ListParams),
+    responses((status = 200, description = "The hosts, by id.", body = HostList), Problem),
+)]
+pub async fn list_hosts(State(app): State<App>, call: Call, params: Params) -> Answer<HostList> {
+    params.refuse(&["filter", "orderBy"])?;
+    let page = page(&params)?;
+    let tx = app.read(&call).await?;
+    let listed = hosts::list(&tx, page).await?;
+    let (total_elements, has_next) = envelope(&listed, page);
+    let hosts = resources(&tx, listed.items).await?;
+    tx.commit().await?;
+    Ok(Json(HostList {
+        hosts,
+        total_elements,
+        has_next,
+    }))
+}
+
+/// Announce a machine that will come.
+#[utoipa::path(
+    post, path = "/v1/projects/{projectName}/compute/hosts/register", tag = "hosts", params(InProject),
+    request_body = HostRegister,
+    responses((status = 200, description = "The host.", body = HostResource), Problem),
+)]
+pub async fn register_host(
+    State(app): State<App>,
+    call: Call,
+    Json(body): Json<HostRegister>,
+) -> Answer<HostResource> {
+    let tx = app.write(&call).await?;
+    let registration = Registration::parse(
+        &body.name,
+        &body.uuid,
+        &body.serial_number,
+        body.auto_onboard,
+    )?;
+    let host = hosts::register(&tx, &registration, app.clock.now()).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&host)))
+}
+
+/// Show a host.
+#[utoipa::path(
+    get, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}", tag = "hosts", params(Item),
+    responses((status = 200, description = "The host.", body = HostResource), Problem),
+)]
+pub async fn get_host(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Item>,
+) -> Answer<HostResource> {
+    let tx = app.read(&call).await?;
+    let id: HostId = id_of_path(WHAT, &path.resource_id)?;
+    let host = hosts::find(&tx, id).await?;
+    let mut found = resources(&tx, vec![host]).await?;
+    tx.commit().await?;
+    found.pop().map(Json).ok_or_else(Problem::internal)
+}
+
+/// Delete a host on which nothing runs.
+#[utoipa::path(
+    delete, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}", tag = "hosts", params(Item),
+    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+)]
+pub async fn delete_host(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Item>,
+) -> Answer<Empty> {
+    let tx = app.write(&call).await?;
+    let id: HostId = id_of_path(WHAT, &path.resource_id)?;
+    hosts::delete(&tx, id).await?;
+    tx.commit().await?;
+    Ok(Json(Empty {}))
+}
+
+/// Hosts with what runs on them: the same number of statements for any number of hosts.
+async fn resources(tx: &Tx, hosts: Vec<Host>) -> Result<Vec<HostResource>, Problem> {
+    let ids: Vec<_> = hosts.iter().map(|host| host.id).collect();
+    let instances = instances::of_hosts(tx, &ids).await?;
+    let related = Related::of(tx, &instances).await?;
+    let whole = |host: &Host| {
+        let on_it = instances.iter().find(|instance| instance.host == host.id);
+        HostResource {
+            instance: on_it.map(|instance| Box::new(instance_resource(instance, &related))),
+            ..resource(host)
+        }
+    };
+    Ok(hosts.iter().map(whole).collect())
+}
+
+/// A host without what runs on it.
+pub fn resource(host: &Host) -> HostResource {
+    let (host_status, host_status_indicator, host_status_timestamp) = triplet(&host.status);
+    let onboarded = host.current == HostState::Onboarded;
+    HostResource {
+        resource_id: host.id.to_string(),
+        name: host.name.to_string(),
+        desired_state: state(host.desired),
+        current_state: state(host.current),
+        note: host.note.clone(),
+        serial_number: host
+            .serial
+            .as_ref()
+            .map(|serial| serial.as_str().to_owned())
+            .unwrap_or_default(),
+        uuid: host.uuid.map(|uuid| uuid.to_string()).unwrap_or_default(),
+        hostname: host.hostname.clone(),
+        host_status,
+        host_status_indicator,
+        host_status_timestamp,
+        onboarding_status: if onboarded {
+            "Onboarded"
+        } else {
+            "Not Connected"
+        }
+        .to_owned(),
+        onboarding_status_indicator: if onboarded {
+            api::status::StatusIndication::Idle
+        } else {
+            api::status::StatusIndication::Unspecified
+        },
+        registration_status: "Unknown".to_owned(),
+        power_status: "Unknown".to_owned(),
+        amt_status: "Unknown".to_owned(),
+        timestamps: Some(Timestamps::new(host.created_at, host.updated_at)),
+        ..HostResource::default()
+    }
+}
+
+const fn state(state: HostState) -> api::host::HostState {
+    use api::host::HostState as Wire;
+    match state {
+        HostState::Unspecified => Wire::Unspecified,
+        HostState::Registered => Wire::Registered,
+        HostState::Onboarded => Wire::Onboarded,
+        HostState::Untrusted => Wire::Untrusted,
+        HostState::Deleted => Wire::Deleted,
+    }
+}

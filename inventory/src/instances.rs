@@ -1,0 +1,319 @@
+//! `compute/instances`: what runs on hosts.
+
+use std::collections::HashMap;
+
+use axum::extract::State;
+use evenkeel_api as api;
+use evenkeel_api::instance::{InstanceInput, InstanceList, InstancePatch, InstanceResource};
+use evenkeel_api::{Empty, Timestamps};
+use evenkeel_domain::host::Host;
+use evenkeel_domain::id::{HostId, InstanceId, OsId, PolicyId};
+use evenkeel_domain::instance::{Instance, InstanceKind, InstanceState, NewInstance, parse_id};
+use evenkeel_domain::os::OsProfile;
+use evenkeel_domain::policy::UpdatePolicy;
+use evenkeel_domain::text::Name;
+use evenkeel_store::instances::InstanceChange;
+use evenkeel_store::{StoreError, Tx, hosts, instances, os_profiles, policies};
+use utoipa::IntoParams;
+
+use crate::App;
+use crate::call::{Call, id_of_path};
+use crate::extract::{Json, Params, Patch, Path};
+use crate::listing::{ListParams, envelope, page};
+use crate::problem::Problem;
+use crate::shape::{Answer, InProject, Item, triplet};
+use crate::{operating_systems as os, policies as policy};
+
+/// What the store calls it.
+pub const WHAT: &str = "instance_resource";
+
+/// List the instances.
+#[utoipa::path(
+    get, path = "/v1/projects/{projectName}/compute/instances", tag = "instances", params(InProject, ListParams),
+    responses((status = 200, description = "The instances, by id.", body = InstanceList), Problem),
+)]
+pub async fn list_instances(
+    State(app): State<App>,
+    call: Call,
+    params: Params,
+) -> Answer<InstanceList> {
+    params.refuse(&["filter", "orderBy"])?;
+    let page = page(&params)?;
+    let tx = app.read(&call).await?;
+    let listed = instances::list(&tx, page).await?;
+    let (total_elements, has_next) = envelope(&listed, page);
+    let instances = resources(&tx, &listed.items).await?;
+    tx.commit().await?;
+    Ok(Json(InstanceList {
+        instances,
+        total_elements,
+        has_next,
+    }))
+}
+
+/// Make the instance of a host.
+#[utoipa::path(
+    post, path = "/v1/projects/{projectName}/compute/instances", tag = "instances", params(InProject),
+    request_body = InstanceInput,
+    responses((status = 200, description = "The instance.", body = InstanceResource), Problem),
+)]
+pub async fn create_instance(
+    State(app): State<App>,
+    call: Call,
+    Json(body): Json<InstanceInput>,
+) -> Answer<InstanceResource> {
+    let tx = app.write(&call).await?;
+    let new = new_instance(&body)?;
+    if let Some(policy) = new.policy {
+        check_fit(&tx, policy, new.os).await?;
+    }
+    let instance = instances::create(&tx, &new, app.clock.now()).await?;
+    let answer = one(&tx, instance).await?;
+    tx.commit().await?;
+    Ok(answer)
+}
+
+/// Show an instance.
+#[utoipa::path(
+    get, path = "/v1/projects/{projectName}/compute/instances/{resourceId}", tag = "instances", params(Item),
+    responses((status = 200, description = "The instance.", body = InstanceResource), Problem),
+)]
+pub async fn get_instance(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Item>,
+) -> Answer<InstanceResource> {
+    let tx = app.read(&call).await?;
+    let id: InstanceId = id_of_path(WHAT, &path.resource_id)?;
+    let instance = instances::find(&tx, id).await?;
+    let answer = one(&tx, instance).await?;
+    tx.commit().await?;
+    Ok(answer)
+}
+
+/// Which fields a change is about.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query, rename_all = "camelCase")]
+#[expect(
+    dead_code,
+    reason = "the document is made from it; `Params` reads the value"
+)]
+pub struct MaskParams {
+    /// The names of the fields to change, separated by commas; those that the body names if it is left out. A field that
+    /// is named here and missing in the body is emptied.
+    field_mask: Option<String>,
+}
+
+/// Change an instance.
+#[utoipa::path(
+    patch, path = "/v1/projects/{projectName}/compute/instances/{resourceId}", tag = "instances",
+    params(Item, MaskParams), request_body = InstancePatch,
+    responses((status = 200, description = "The instance.", body = InstanceResource), Problem),
+)]
+pub async fn patch_instance(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Item>,
+    params: Params,
+    asked: Patch<InstancePatch>,
+) -> Answer<InstanceResource> {
+    let tx = app.write(&call).await?;
+    let id: InstanceId = id_of_path(WHAT, &path.resource_id)?;
+    let change = change(&params, asked)?;
+    if let Some(Some(policy)) = change.policy {
+        let instance = instances::find(&tx, id).await?;
+        check_fit(&tx, policy, instance.summary.os).await?;
+    }
+    let instance = instances::change(&tx, id, &change, app.clock.now()).await?;
+    let answer = one(&tx, instance).await?;
+    tx.commit().await?;
+    Ok(answer)
+}
+
+/// Delete an instance with its runs.
+#[utoipa::path(
+    delete, path = "/v1/projects/{projectName}/compute/instances/{resourceId}", tag = "instances", params(Item),
+    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+)]
+pub async fn delete_instance(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Item>,
+) -> Answer<Empty> {
+    let tx = app.write(&call).await?;
+    let id: InstanceId = id_of_path(WHAT, &path.resource_id)?;
+    instances::delete(&tx, id).await?;
+    tx.commit().await?;
+    Ok(Json(Empty {}))
+}
+
+fn new_instance(body: &InstanceInput) -> Result<NewInstance, Problem> {
+    let policy = body.os_update_policy_id.as_deref();
+    Ok(NewInstance {
+        host: parse_id("hostID", &body.host_id)?,
+        os: parse_id("osID", &body.os_id)?,
+        name: Name::parse("name", &body.name)?,
+        kind: match body.kind {
+            api::instance::InstanceKind::Unspecified => InstanceKind::Unspecified,
+            api::instance::InstanceKind::Metal => InstanceKind::Metal,
+        },
+        security_feature: os::security_from(body.security_feature),
+        policy: policy
+            .map(|id| parse_id("osUpdatePolicyID", id))
+            .transpose()?,
+    })
+}
+
+/// What a patch changes: the fields of the mask, else those that the body names.
+fn change(params: &Params, asked: Patch<InstancePatch>) -> Result<InstanceChange, Problem> {
+    let Patch { body, keys } = asked;
+    let mask = params.text("fieldMask");
+    let is_meant = |field: &str| match mask {
+        Some(mask) => mask.split(',').any(|name| name.trim() == field),
+        None => keys.contains(field),
+    };
+    let name = is_meant("name").then(|| body.name.unwrap_or_default());
+    let policy = is_meant("osUpdatePolicyID").then(|| body.os_update_policy_id.unwrap_or_default());
+    Ok(InstanceChange {
+        name: name.map(|name| Name::parse("name", &name)).transpose()?,
+        policy: match policy.as_deref() {
+            None => None,
+            Some("") => Some(None),
+            Some(id) => Some(Some(parse_id("osUpdatePolicyID", id)?)),
+        },
+    })
+}
+
+/// A policy that is assigned to an instance itself must be meant for its operating system.
+async fn check_fit(tx: &Tx, policy: PolicyId, os: OsId) -> Result<(), Problem> {
+    let found = (
+        policies::find_many(tx, &[policy]).await?,
+        os_profiles::find_many(tx, &[os]).await?,
+    );
+    // What is missing is told by the store, which names the field.
+    let ([policy], [os]) = (found.0.as_slice(), found.1.as_slice()) else {
+        return Ok(());
+    };
+    match policy.spec.wish.misfit(os.spec.kind) {
+        None => Ok(()),
+        Some(why) => {
+            let why = format!("policy {} does not fit: {why}", policy.spec.name);
+            Err(Problem::invalid("osUpdatePolicyID", why))
+        }
+    }
+}
+
+/// What instances refer to.
+#[derive(Debug, Default)]
+pub struct Related {
+    oses: HashMap<OsId, OsProfile>,
+    policies: HashMap<PolicyId, UpdatePolicy>,
+}
+
+impl Related {
+    /// What these instances refer to: two statements for any number of them.
+    pub async fn of(tx: &Tx, instances: &[Instance]) -> Result<Self, StoreError> {
+        let mut oses: Vec<_> = instances
+            .iter()
+            .map(|instance| instance.summary.os)
+            .collect();
+        oses.sort_unstable();
+        oses.dedup();
+        let mut used: Vec<_> = instances
+            .iter()
+            .filter_map(|instance| instance.policy)
+            .collect();
+        used.sort_unstable();
+        used.dedup();
+        let oses = os_profiles::find_many(tx, &oses).await?;
+        let used = policies::find_many(tx, &used).await?;
+        Ok(Self {
+            oses: oses.into_iter().map(|os| (os.id, os)).collect(),
+            policies: used.into_iter().map(|policy| (policy.id, policy)).collect(),
+        })
+    }
+}
+
+async fn one(tx: &Tx, instance: Instance) -> Answer<InstanceResource> {
+    let mut found = resources(tx, std::slice::from_ref(&instance)).await?;
+    found.pop().map(Json).ok_or_else(Problem::internal)
+}
+
+/// Instances with their hosts: the same number of statements for any number of instances.
+async fn resources(tx: &Tx, instances: &[Instance]) -> Result<Vec<InstanceResource>, StoreError> {
+    let related = Related::of(tx, instances).await?;
+    let ids: Vec<_> = instances.iter().map(|instance| instance.host).collect();
+    let hosts = hosts::find_many(tx, &ids).await?;
+    let hosts: HashMap<HostId, Host> = hosts.into_iter().map(|host| (host.id, host)).collect();
+    let whole = |instance: &Instance| InstanceResource {
+        host: hosts
+            .get(&instance.host)
+            .map(|host| Box::new(crate::hosts::resource(host))),
+        ..resource(instance, &related)
+    };
+    Ok(instances.iter().map(whole).collect())
+}
+
+/// An instance with its operating system and policy, without its host.
+pub fn resource(instance: &Instance, related: &Related) -> InstanceResource {
+    let policy = instance.policy.and_then(|id| related.policies.get(&id));
+    InstanceResource {
+        os: related.oses.get(&instance.summary.os).map(os::resource),
+        update_policy: policy.map(|policy| policy::resource(policy, None)),
+        ..shallow(instance)
+    }
+}
+
+/// An instance by itself.
+pub fn shallow(instance: &Instance) -> InstanceResource {
+    let summary = &instance.summary;
+    let (instance_status, instance_status_indicator, instance_status_timestamp) =
+        triplet(&summary.status);
+    let (update_status, update_status_indicator, update_status_timestamp) =
+        triplet(&summary.update_status);
+    InstanceResource {
+        resource_id: instance.id.to_string(),
+        instance_id: instance.id.to_string(),
+        kind: match instance.kind {
+            InstanceKind::Unspecified => api::instance::InstanceKind::Unspecified,
+            InstanceKind::Metal => api::instance::InstanceKind::Metal,
+        },
+        name: instance.name.to_string(),
+        desired_state: state(instance.desired),
+        current_state: state(instance.current),
+        host_id: instance.host.to_string(),
+        os_id: summary.os.to_string(),
+        security_feature: os::security_to(instance.security_feature),
+        instance_status,
+        instance_status_indicator,
+        instance_status_timestamp,
+        provisioning_status: if summary.provisioned {
+            "Provisioned"
+        } else {
+            "Not Provisioned"
+        }
+        .to_owned(),
+        provisioning_status_indicator: if summary.provisioned {
+            api::status::StatusIndication::Idle
+        } else {
+            api::status::StatusIndication::Unspecified
+        },
+        update_status,
+        update_status_indicator,
+        update_status_timestamp,
+        trusted_attestation_status: "Unknown".to_owned(),
+        os_update_available: summary.os_update_available.clone(),
+        timestamps: Some(Timestamps::new(instance.created_at, instance.updated_at)),
+        ..InstanceResource::default()
+    }
+}
+
+const fn state(state: InstanceState) -> api::instance::InstanceState {
+    use api::instance::InstanceState as Wire;
+    match state {
+        InstanceState::Unspecified => Wire::Unspecified,
+        InstanceState::Running => Wire::Running,
+        InstanceState::Untrusted => Wire::Untrusted,
+        InstanceState::Deleted => Wire::Deleted,
+    }
+}

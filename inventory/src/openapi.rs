@@ -1,0 +1,115 @@
+//! The OpenAPI document, made from the code.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{Modify, OpenApi, openapi};
+
+use crate::routes;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Evenkeel",
+        version = "v1",
+        description = "Keeps a fleet of edge nodes up to date.\n\nEvery path below `/v1/projects/{projectName}/` can also be \
+            reached in the ancestor's legacy form, `/edge-infra.orchestrator.apis/v2/…` with the project's UUID in the \
+            header `ActiveProjectID`. Every success has status 200.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+        contact(name = "Evenkeel"),
+    ),
+    components(schemas(evenkeel_api::Problem)),
+    modifiers(&Common),
+    security(("bearer" = [])),
+    tags(
+        (name = "hosts", description = "The machines of the fleet."),
+        (name = "instances", description = "What runs on hosts, and what should happen to it."),
+        (name = "operating systems", description = "The catalogue of what nodes run or may run."),
+        (name = "update policies", description = "What should run."),
+        (name = "schedules", description = "When nodes may be changed."),
+        (name = "update runs", description = "What happened."),
+        (name = "join tokens", description = "Leave for machines to join a project."),
+        (name = "projects", description = "What belongs together and is seen by nobody else."),
+    )
+)]
+struct Frame;
+
+struct Common;
+
+impl Modify for Common {
+    fn modify(&self, document: &mut openapi::OpenApi) {
+        let scheme = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .bearer_format("JWT")
+            .build();
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("bearer", SecurityScheme::Http(scheme));
+        components.responses = crate::problem::documented();
+    }
+}
+
+/// What the document says before any route is added.
+pub fn frame() -> openapi::OpenApi {
+    Frame::openapi()
+}
+
+/// The document of the whole API.
+///
+/// # Panics
+/// Never: what the document is made of is JSON.
+#[must_use]
+pub fn document() -> openapi::OpenApi {
+    let (_, document) = routes().split_for_parts();
+    let mut json = serde_json::to_value(document).expect("a document is JSON");
+    require_what_answers_carry(&mut json);
+    serde_json::from_value(json).expect("it is still a document")
+}
+
+/// Answers carry every field, so each is required of them. Only the body of a request may leave fields out, and a
+/// problem its last two.
+fn require_what_answers_carry(document: &mut Value) {
+    let mut asked = BTreeSet::from(["Problem".to_owned()]);
+    if let Some(paths) = document["paths"].as_object() {
+        for operation in paths
+            .values()
+            .filter_map(Value::as_object)
+            .flat_map(|path| path.values())
+        {
+            names_in(&operation["requestBody"], &mut asked);
+        }
+    }
+    let Some(schemas) = document["components"]["schemas"].as_object_mut() else {
+        return;
+    };
+    for (_, schema) in schemas
+        .iter_mut()
+        .filter(|(name, _)| !asked.contains(*name))
+    {
+        let Some(properties) = schema["properties"].as_object() else {
+            continue;
+        };
+        let names: Vec<Value> = properties.keys().cloned().map(Value::from).collect();
+        if !names.is_empty() {
+            schema["required"] = Value::from(names);
+        }
+    }
+}
+
+/// The names of the schemas that are referred to.
+fn names_in(value: &Value, names: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(members) => {
+            for (key, member) in members {
+                match member.as_str().and_then(|text| text.rsplit('/').next()) {
+                    Some(name) if key == "$ref" => {
+                        names.insert(name.to_owned());
+                    }
+                    _ => names_in(member, names),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| names_in(item, names)),
+        _ => {}
+    }
+}

@@ -1,0 +1,183 @@
+//! `os-update-policies`: what should run. Policies are made and deleted, never changed.
+
+use axum::extract::State;
+use evenkeel_api::os::OperatingSystemResource;
+use evenkeel_api::policy::{
+    OsUpdatePolicy, OsUpdatePolicyInput, OsUpdatePolicyList, UpdatePolicyKind,
+};
+use evenkeel_api::{Empty, Timestamps};
+use evenkeel_domain::id::{OsId, PolicyId};
+use evenkeel_domain::instance::parse_id;
+use evenkeel_domain::package::WantedPackage;
+use evenkeel_domain::policy::{PolicySpec, TargetWish, UpdatePolicy, Wish};
+use evenkeel_store::{StoreError, Tx, os_profiles, policies};
+
+use crate::App;
+use crate::call::{Call, id_of_path};
+use crate::extract::{Json, Params, Path};
+use crate::listing::{ListParams, envelope, page};
+use crate::operating_systems as os;
+use crate::problem::Problem;
+use crate::shape::{Answer, InProject, Item};
+
+const WHAT: &str = "os_update_policy_resource";
+
+/// List the update policies.
+#[utoipa::path(
+    get, path = "/v1/projects/{projectName}/os-update-policies", tag = "update policies",
+    params(InProject, ListParams),
+    responses((status = 200, description = "The policies, by id.", body = OsUpdatePolicyList), Problem),
+)]
+pub async fn list_update_policies(
+    State(app): State<App>,
+    call: Call,
+    params: Params,
+) -> Answer<OsUpdatePolicyList> {
+    params.refuse(&["filter", "orderBy"])?;
+    let page = page(&params)?;
+    let tx = app.read(&call).await?;
+    let listed = policies::list(&tx, page).await?;
+    let (total_elements, has_next) = envelope(&listed, page);
+    let os_update_policies = resources(&tx, &listed.items).await?;
+    tx.commit().await?;
+    Ok(Json(OsUpdatePolicyList {
+        os_update_policies,
+        total_elements,
+        has_next,
+    }))
+}
+
+/// Make an update policy.
+#[utoipa::path(
+    post, path = "/v1/projects/{projectName}/os-update-policies", tag = "update policies", params(InProject),
+    request_body = OsUpdatePolicyInput,
+    responses((status = 200, description = "The policy.", body = OsUpdatePolicy), Problem),
+)]
+pub async fn create_update_policy(
+    State(app): State<App>,
+    call: Call,
+    Json(body): Json<OsUpdatePolicyInput>,
+) -> Answer<OsUpdatePolicy> {
+    let tx = app.write(&call).await?;
+    let made = policies::create(&tx, &spec(&body)?, app.clock.now()).await?;
+    let answer = one(&tx, made).await?;
+    tx.commit().await?;
+    Ok(answer)
+}
+
+/// Show an update policy.
+#[utoipa::path(
+    get, path = "/v1/projects/{projectName}/os-update-policies/{resourceId}", tag = "update policies", params(Item),
+    responses((status = 200, description = "The policy.", body = OsUpdatePolicy), Problem),
+)]
+pub async fn get_update_policy(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Item>,
+) -> Answer<OsUpdatePolicy> {
+    let tx = app.read(&call).await?;
+    let id: PolicyId = id_of_path(WHAT, &path.resource_id)?;
+    let policy = policies::find(&tx, id).await?;
+    let answer = one(&tx, policy).await?;
+    tx.commit().await?;
+    Ok(answer)
+}
+
+/// Delete an update policy that is assigned to nothing.
+#[utoipa::path(
+    delete, path = "/v1/projects/{projectName}/os-update-policies/{resourceId}", tag = "update policies", params(Item),
+    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+)]
+pub async fn delete_update_policy(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Item>,
+) -> Answer<Empty> {
+    let tx = app.write(&call).await?;
+    let id: PolicyId = id_of_path(WHAT, &path.resource_id)?;
+    policies::delete(&tx, id).await?;
+    tx.commit().await?;
+    Ok(Json(Empty {}))
+}
+
+fn spec(body: &OsUpdatePolicyInput) -> Result<PolicySpec, Problem> {
+    let os = body.target_os_id.as_deref();
+    let os: Option<OsId> = os.map(|id| parse_id("targetOsId", id)).transpose()?;
+    let wish = Wish::target(
+        os,
+        &body.update_packages,
+        &body.update_sources,
+        &body.update_kernel_command,
+    );
+    let wish = match body.update_policy {
+        UpdatePolicyKind::Unspecified => {
+            let why = "must be UPDATE_POLICY_LATEST or UPDATE_POLICY_TARGET";
+            return Err(Problem::invalid("updatePolicy", why));
+        }
+        UpdatePolicyKind::Target => wish?,
+        UpdatePolicyKind::Latest if names_nothing(body) => Wish::Latest,
+        UpdatePolicyKind::Latest => {
+            let why = "UPDATE_POLICY_LATEST excludes targetOsId, updatePackages, updateSources and updateKernelCommand";
+            return Err(Problem::invalid("updatePolicy", why));
+        }
+    };
+    Ok(PolicySpec::parse(&body.name, &body.description, wish)?)
+}
+
+fn names_nothing(body: &OsUpdatePolicyInput) -> bool {
+    body.target_os_id.is_none()
+        && body.update_packages.is_empty()
+        && body.update_sources.is_empty()
+        && body.update_kernel_command.is_empty()
+}
+
+async fn one(tx: &Tx, policy: UpdatePolicy) -> Answer<OsUpdatePolicy> {
+    let mut found = resources(tx, std::slice::from_ref(&policy)).await?;
+    found.pop().map(Json).ok_or_else(Problem::internal)
+}
+
+/// Policies with the operating systems that they wish for.
+pub async fn resources(
+    tx: &Tx,
+    policies: &[UpdatePolicy],
+) -> Result<Vec<OsUpdatePolicy>, StoreError> {
+    let ids: Vec<_> = policies.iter().filter_map(target_os).collect();
+    let oses = os_profiles::find_many(tx, &ids).await?;
+    let whole = |policy: &UpdatePolicy| {
+        let wanted = target_os(policy);
+        let os = oses.iter().find(|os| Some(os.id) == wanted);
+        resource(policy, os.map(os::resource))
+    };
+    Ok(policies.iter().map(whole).collect())
+}
+
+/// The operating system that a policy wishes for.
+pub fn target_os(policy: &UpdatePolicy) -> Option<OsId> {
+    match &policy.spec.wish {
+        Wish::Latest => None,
+        Wish::Target(target) => target.os,
+    }
+}
+
+/// A policy on the wire.
+pub fn resource(
+    policy: &UpdatePolicy,
+    target_os: Option<OperatingSystemResource>,
+) -> OsUpdatePolicy {
+    let (update_policy, target) = match &policy.spec.wish {
+        Wish::Latest => (UpdatePolicyKind::Latest, TargetWish::default()),
+        Wish::Target(target) => (UpdatePolicyKind::Target, target.clone()),
+    };
+    OsUpdatePolicy {
+        resource_id: policy.id.to_string(),
+        name: policy.spec.name.to_string(),
+        description: policy.spec.description.clone(),
+        update_policy,
+        update_packages: WantedPackage::list_text(&target.packages),
+        update_sources: target.sources,
+        update_kernel_command: target.kernel_command,
+        target_os_id: String::new(),
+        target_os,
+        timestamps: Some(Timestamps::new(policy.created_at, policy.created_at)),
+    }
+}

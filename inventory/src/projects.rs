@@ -1,0 +1,142 @@
+//! `/v1/projects`: what belongs together and is seen by nobody else.
+
+use axum::extract::State;
+use evenkeel_api::Empty;
+use evenkeel_api::project::{
+    ProjectCondition, ProjectInput, ProjectResource, ProjectSpec, ProjectStatus,
+};
+use evenkeel_api::status::StatusIndication;
+use evenkeel_domain::tenant::{Project, ProjectName};
+use evenkeel_domain::text;
+use evenkeel_store::{StoreError, projects};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use crate::App;
+use crate::call::Call;
+use crate::extract::{Json, Params, Path};
+use crate::problem::Problem;
+use crate::shape::Answer;
+
+/// A project by its name.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct ByName {
+    /// The name of the project.
+    #[serde(rename = "projectName")]
+    name: String,
+}
+
+/// List the projects that the caller may see.
+#[utoipa::path(
+    get, path = "/v1/projects", tag = "projects",
+    responses((status = 200, description = "The projects.", body = Vec<ProjectResource>), Problem),
+)]
+pub async fn list_projects(State(app): State<App>, call: Call) -> Answer<Vec<ProjectResource>> {
+    let caller = app.caller(&call)?;
+    let readable = caller.readable_projects();
+    if readable.is_empty() && !caller.may_administrate() {
+        return Err(Problem::unauthenticated("the token belongs to no project"));
+    }
+    let tx = app.store.fleet().await?;
+    let all = projects::list(&tx).await?;
+    tx.commit().await?;
+    let seen = all
+        .into_iter()
+        .filter(|project| caller.may_read(project.id.uuid()));
+    Ok(Json(seen.map(resource).collect()))
+}
+
+/// Show a project.
+#[utoipa::path(
+    get, path = "/v1/projects/{projectName}", tag = "projects", params(ByName),
+    responses((status = 200, description = "The project.", body = ProjectResource), Problem),
+)]
+pub async fn get_project(State(app): State<App>, call: Call) -> Answer<ProjectResource> {
+    let tx = app.read(&call).await?;
+    let tenant = tx.tenant();
+    tx.commit().await?;
+    let fleet = app.store.fleet().await?;
+    let project = projects::find(&fleet, tenant).await?;
+    fleet.commit().await?;
+    Ok(Json(resource(project)))
+}
+
+/// Whether a project that is there is described anew.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(
+    dead_code,
+    reason = "the document is made from it; `Params` reads the value"
+)]
+pub struct PutParams {
+    /// Describe a project that is there anew, instead of refusing.
+    update_if_exists: Option<bool>,
+}
+
+/// Make a project.
+#[utoipa::path(
+    put, path = "/v1/projects/{projectName}", tag = "projects", params(ByName, PutParams),
+    request_body = ProjectInput,
+    responses((status = 200, description = "The project.", body = ProjectResource), Problem),
+)]
+pub async fn put_project(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<ByName>,
+    params: Params,
+    Json(body): Json<ProjectInput>,
+) -> Answer<ProjectResource> {
+    let update = params.flag("update_if_exists")?;
+    let tx = app.administrate(&call).await?;
+    let name = ProjectName::parse("name", &path.name)?;
+    text::check("description", &body.description, 200, text::TEXT)?;
+    let now = app.clock.now();
+    let project = match projects::find_by_name(&tx, name.as_str()).await {
+        Ok(known) if update => projects::describe(&tx, known.id, &body.description, now).await?,
+        Ok(_) | Err(StoreError::NotFound { .. }) => {
+            projects::create(&tx, &name, &body.description, now).await?
+        }
+        Err(error) => return Err(error.into()),
+    };
+    tx.commit().await?;
+    Ok(Json(resource(project)))
+}
+
+/// Delete a project that holds nothing any more.
+#[utoipa::path(
+    delete, path = "/v1/projects/{projectName}", tag = "projects", params(ByName),
+    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+)]
+pub async fn delete_project(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<ByName>,
+) -> Answer<Empty> {
+    let tx = app.administrate(&call).await?;
+    let project = projects::find_by_name(&tx, &path.name).await?;
+    projects::delete(&tx, project.id).await?;
+    tx.commit().await?;
+    Ok(Json(Empty {}))
+}
+
+fn resource(project: Project) -> ProjectResource {
+    ProjectResource {
+        name: project.name.to_string(),
+        spec: ProjectSpec {
+            description: project.description,
+        },
+        status: ProjectStatus {
+            project_status: ProjectCondition {
+                status_indicator: StatusIndication::Idle,
+                message: "ready".to_owned(),
+                time_stamp: project
+                    .updated_at
+                    .timestamp()
+                    .try_into()
+                    .unwrap_or_default(),
+                uid: project.id.to_string(),
+            },
+        },
+    }
+}

@@ -1,0 +1,160 @@
+//! Runs on the wire.
+
+use std::cmp::Ordering;
+
+use evenkeel_api::Timestamps;
+use evenkeel_api::timestamps::unix_seconds;
+use evenkeel_api::update_run::{FrozenPolicy, OsUpdateRun, RunEvent, RunPackage};
+use evenkeel_domain::package::{PackageChange, PackageVersion};
+use evenkeel_domain::policy::UpdatePolicy;
+use evenkeel_domain::run::{RecordedEvent, RunState, UpdateRun};
+use serde_json::{Value, json};
+
+use crate::shape::indication;
+use crate::{decisions, policies};
+
+/// How much of a run's details the ancestor's clients can take, in bytes.
+const MAX_DETAILS: usize = 100_000;
+
+/// A run by itself.
+pub fn run(run: &UpdateRun) -> OsUpdateRun {
+    let (status, how) = run.state.status();
+    let packages: Vec<_> = run.packages.iter().map(package).collect();
+    OsUpdateRun {
+        resource_id: run.id.to_string(),
+        name: run.name.clone(),
+        description: run.description.clone(),
+        status: status.to_owned(),
+        status_indicator: indication(how),
+        status_timestamp: unix_seconds(Some(run.state.since())),
+        status_details: details(run, &packages),
+        start_time: unix_seconds(Some(run.started_at)),
+        end_time: unix_seconds(run.ended_at()),
+        timestamps: Some(Timestamps::new(run.started_at, run.state.since())),
+        state: run.state.name().to_owned(),
+        reason: reason(&run.state),
+        attempt: run
+            .attempt
+            .map(|attempt| attempt.0.to_string())
+            .unwrap_or_default(),
+        policy: run.origin.policy.as_ref().map(frozen),
+        target: run.origin.target.as_ref().map(decisions::target),
+        packages,
+        log: run.log.clone(),
+        ..OsUpdateRun::default()
+    }
+}
+
+/// Why a run ended as it did; empty if there is nothing to say.
+fn reason(state: &RunState) -> String {
+    match state {
+        RunState::Failed { failure, .. } | RunState::Reverted { failure, .. } => {
+            format!("{}: {}", failure.kind, failure.reason)
+        }
+        RunState::Cancelled { cause, .. } => cause.to_string(),
+        RunState::Abandoned { cause, .. } => cause.to_string(),
+        RunState::Succeeded { changed: false, .. } => "nothing to do".to_owned(),
+        _ => String::new(),
+    }
+}
+
+fn frozen(policy: &UpdatePolicy) -> FrozenPolicy {
+    let wire = policies::resource(policy, None);
+    FrozenPolicy {
+        resource_id: wire.resource_id,
+        name: wire.name,
+        description: wire.description,
+        update_policy: wire.update_policy.to_string(),
+        update_packages: wire.update_packages,
+        update_sources: wire.update_sources,
+        update_kernel_command: wire.update_kernel_command,
+        target_os_id: policies::target_os(policy)
+            .map(|os| os.to_string())
+            .unwrap_or_default(),
+    }
+}
+
+fn package(change: &PackageChange) -> RunPackage {
+    let found = change.found.as_ref();
+    let status = match found {
+        None => "planned",
+        Some(_) if change.is_done() => "done",
+        Some(_) => "failed",
+    };
+    RunPackage {
+        name: change.name.clone(),
+        architecture: change.architecture.clone(),
+        action: action(change).to_owned(),
+        version: change.wanted.clone().unwrap_or_default(),
+        before: change.before.clone().unwrap_or_default(),
+        after: found
+            .and_then(|found| found.version.clone())
+            .unwrap_or_default(),
+        status: status.to_owned(),
+        state: found.map(|found| found.state.clone()).unwrap_or_default(),
+    }
+}
+
+fn action(change: &PackageChange) -> &'static str {
+    let (before, wanted) = match (&change.before, &change.wanted) {
+        (_, None) => return "remove",
+        (None, Some(_)) => return "install",
+        (Some(before), Some(wanted)) => (before, wanted),
+    };
+    let read = |text: &str| PackageVersion::parse("version", text);
+    let order = match (read(before), read(wanted)) {
+        (Ok(before), Ok(wanted)) => wanted.cmp(&before),
+        _ => Ordering::Greater,
+    };
+    match order {
+        Ordering::Less => "downgrade",
+        Ordering::Equal => "reinstall",
+        Ordering::Greater => "upgrade",
+    }
+}
+
+/// The details as the ancestor's clients read them: what its own agents sent if that is JSON, else made from the
+/// packages. Empty while the run goes on.
+fn details(run: &UpdateRun, packages: &[RunPackage]) -> String {
+    if run.ended_at().is_none() {
+        return String::new();
+    }
+    if run.attempt.is_none() && serde_json::from_str::<serde_json::Map<_, Value>>(&run.log).is_ok()
+    {
+        return run.log.clone();
+    }
+    let mut entries: Vec<Value> = packages.iter().map(|package| entry(run, package)).collect();
+    loop {
+        let text = json!({ "update_log": entries }).to_string();
+        if text.len() <= MAX_DETAILS {
+            return text;
+        }
+        // Each round drops the last tenth; `packages` keeps all of them.
+        entries.truncate(entries.len() * 9 / 10);
+    }
+}
+
+fn entry(run: &UpdateRun, package: &RunPackage) -> Value {
+    let failed = package.status == "failed";
+    json!({
+        "update_type": "application",
+        "package_name": package.name,
+        "update_time": run.state.since().to_rfc3339_opts(chrono::SecondsFormat::Secs, true),
+        "action": if package.action == "install" { "install" } else { "upgrade" },
+        "status": if failed { "failed" } else { "installed" },
+        "version": if package.after.is_empty() { &package.version } else { &package.after },
+    })
+}
+
+/// An entry of a run's history.
+pub fn event(event: RecordedEvent) -> RunEvent {
+    RunEvent {
+        event: event.event,
+        state: event.state,
+        time: event.at,
+        node_time: event.node_time,
+        sequence: event.sequence,
+        boot_id: event.boot_id,
+        detail: event.detail,
+    }
+}

@@ -1,0 +1,328 @@
+//! A server with two projects, and people with tokens.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response, StatusCode};
+use chrono::{DateTime, TimeDelta, Utc};
+use evenkeel_auth::{Authority, Keys, Role, Settings as AuthSettings};
+use evenkeel_domain::decide::{Target, TargetKind};
+use evenkeel_domain::id::{InstanceId, RunId};
+use evenkeel_domain::package::{FoundPackage, PackageChange, PackageResult};
+use evenkeel_domain::run::{AttemptId, Evidence, Happening, Origin, Patience, RunEvent};
+use evenkeel_domain::tenant::{ProjectName, TenantId};
+use evenkeel_inventory::{Inventory, Settings, router};
+use evenkeel_kit::{Clock, TestClock};
+use evenkeel_store::runs::{Opening, Subject, advance};
+use evenkeel_store::{Store, policies, projects};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tower::ServiceExt;
+use uuid::Uuid;
+
+/// A server with the projects `ours` and `theirs`.
+pub struct House {
+    pub router: Router,
+    pub store: Store,
+    pub clock: TestClock,
+    pub authority: Arc<Authority>,
+    pub ours: TenantId,
+    pub theirs: TenantId,
+    _keys: TempDir,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Nobody: no token.
+    Nobody,
+    /// Reads in `ours`.
+    Reader,
+    /// Writes in `ours`.
+    Writer,
+    /// Writes in `theirs`.
+    Foreigner,
+    /// A node of `ours`.
+    Node,
+    /// Everything.
+    Administrator,
+}
+
+impl House {
+    pub async fn new() -> Self {
+        Self::with(Settings::default()).await
+    }
+
+    pub async fn with(settings: Settings) -> Self {
+        let keys = tempfile::tempdir().expect("a folder");
+        let store = evenkeel_store::testing::fresh_store().await;
+        let clock = TestClock::new(noon());
+        let signing = Keys::open(keys.path()).expect("a key");
+        let authority = Arc::new(Authority::new(signing, AuthSettings::default()));
+        let router = router(Inventory {
+            store: store.clone(),
+            clock: Arc::new(clock.clone()),
+            authority: Arc::clone(&authority),
+            ca_digest: Some("ab".repeat(32)),
+            settings,
+        });
+        let ours = project(&store, "ours").await;
+        let theirs = project(&store, "theirs").await;
+        Self {
+            router,
+            store,
+            clock,
+            authority,
+            ours,
+            theirs,
+            _keys: keys,
+        }
+    }
+
+    /// The token of somebody.
+    pub fn token(&self, who: Who) -> Option<String> {
+        let (ours, theirs) = (self.ours.uuid(), self.theirs.uuid());
+        let role = match who {
+            Who::Nobody => return None,
+            Who::Reader => Role::Read(ours),
+            Who::Writer => Role::Write(ours),
+            Who::Foreigner => Role::Write(theirs),
+            Who::Node => Role::Node(ours),
+            Who::Administrator => Role::Administrator,
+        };
+        let name = format!("{who:?}").to_lowercase();
+        let issued =
+            self.authority
+                .issue_operator(&name, &[role], TimeDelta::hours(1), self.clock.now());
+        Some(issued.expect("a token").token.reveal().to_owned())
+    }
+
+    /// Sends a request and gives the whole answer.
+    pub async fn send(&self, request: Request<Body>) -> Response<Body> {
+        self.router
+            .clone()
+            .oneshot(request)
+            .await
+            .expect("a router never fails")
+    }
+
+    /// Asks as somebody, with or without a body.
+    pub async fn ask(&self, who: Who, what: &str, body: Option<Value>) -> (StatusCode, Value) {
+        let (method, path) = what.split_once(' ').expect("a method and a path");
+        let mut request = Request::builder().method(method).uri(path);
+        if let Some(token) = self.token(who) {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let body = match body {
+            None => Body::empty(),
+            Some(body) => {
+                request = request.header("content-type", "application/json");
+                Body::from(body.to_string())
+            }
+        };
+        read(self.send(request.body(body).expect("a request")).await).await
+    }
+
+    /// Asks as the writer of `ours` below its path; it must work.
+    pub async fn ok(&self, what: &str, body: Option<Value>) -> Value {
+        let (status, answer) = self.ours(what, body).await;
+        assert_eq!(status, StatusCode::OK, "{what}: {answer}");
+        answer
+    }
+
+    /// Asks as the writer of `ours` below its path.
+    pub async fn ours(&self, what: &str, body: Option<Value>) -> (StatusCode, Value) {
+        let (method, path) = what.split_once(' ').expect("a method and a path");
+        self.ask(
+            Who::Writer,
+            &format!("{method} /v1/projects/ours/{path}"),
+            body,
+        )
+        .await
+    }
+
+    /// Seconds from now, as the API takes them.
+    pub fn seconds(&self, from_now: i64) -> i64 {
+        self.clock.now().timestamp() + from_now
+    }
+
+    /// One thing of each kind in `ours`.
+    pub async fn furnish(&self) -> Things {
+        let id = |answer: Value| answer["resourceId"].as_str().expect("an id").to_owned();
+        let host = json!({"name": "edge-01", "uuid": UUID, "serialNumber": "ABC12345", "autoOnboard": true});
+        let host = id(self.ok("POST compute/hosts/register", Some(host)).await);
+        let os = id(self.ok("POST compute/os", Some(os_body("Debian 12"))).await);
+        let policy = json!({
+            "name": "security", "updatePolicy": "UPDATE_POLICY_TARGET", "updatePackages": "curl\njq=1.7",
+        });
+        let policy = id(self.ok("POST os-update-policies", Some(policy)).await);
+        let instance =
+            json!({"hostID": host, "osID": os, "osUpdatePolicyID": policy, "name": "on-edge-01"});
+        let instance = id(self.ok("POST compute/instances", Some(instance)).await);
+        let schedule = json!({
+            "name": "tonight", "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "targetHostId": host,
+            "startSeconds": self.seconds(3_600), "endSeconds": self.seconds(7_200),
+        });
+        let schedule = id(self.ok("POST schedules/single", Some(schedule)).await);
+        let token = id(self
+            .ok("POST join-tokens", Some(json!({"name": "racks"})))
+            .await);
+        let run = self.run_of(&instance, &policy).await.to_string();
+        Things {
+            host,
+            os,
+            policy,
+            instance,
+            schedule,
+            token,
+            run,
+        }
+    }
+
+    /// A run of an instance that changed one package.
+    pub async fn run_of(&self, instance: &str, policy: &str) -> RunId {
+        let tx = self.store.tenant(self.ours).await.expect("a transaction");
+        let policy = policies::find(&tx, policy.parse().expect("an id"))
+            .await
+            .expect("the policy");
+        let target = Target {
+            policy: policy.id,
+            wish: TargetKind::Packages {
+                exactly: None,
+                sources: Vec::new(),
+                kernel_command: String::new(),
+            },
+        };
+        let opening = Opening {
+            instance: instance.parse::<InstanceId>().expect("an id"),
+            name: "edge-01 update".to_owned(),
+            description: "OS update for Debian 12".to_owned(),
+            attempt: Some(AttemptId(Uuid::from_u128(7))),
+            origin: Origin {
+                target: Some(target),
+                policy: Some(policy),
+            },
+        };
+        let plan = PackageChange {
+            name: "curl".to_owned(),
+            architecture: "amd64".to_owned(),
+            before: Some("8.4".to_owned()),
+            wanted: Some("8.5".to_owned()),
+            found: None,
+        };
+        let began = happening(
+            1,
+            RunEvent::Downloading,
+            Evidence {
+                plan: Some(vec![plan]),
+                ..Evidence::default()
+            },
+        );
+        let found = PackageResult {
+            name: "curl".to_owned(),
+            architecture: "amd64".to_owned(),
+            found: FoundPackage {
+                version: Some("8.5".to_owned()),
+                state: "installed".to_owned(),
+            },
+        };
+        let finished = happening(
+            2,
+            RunEvent::Finished,
+            Evidence {
+                results: vec![found],
+                ..Evidence::default()
+            },
+        );
+        let patience = Patience::default();
+        let now = self.clock.now();
+        let new = Subject::New(Box::new(opening));
+        let run = advance(&tx, new, &began, &patience, now)
+            .await
+            .expect("it opens");
+        let later = now + TimeDelta::seconds(5);
+        advance(&tx, Subject::Run(run.id), &finished, &patience, later)
+            .await
+            .expect("it ends");
+        tx.commit().await.expect("committed");
+        run.id
+    }
+}
+
+/// The ids of one thing of each kind.
+#[derive(Clone, Debug)]
+pub struct Things {
+    pub host: String,
+    pub os: String,
+    pub policy: String,
+    pub instance: String,
+    pub schedule: String,
+    pub token: String,
+    pub run: String,
+}
+
+impl Things {
+    /// A path of the document with the ids of these things.
+    pub fn fill(&self, path: &str, project: &str) -> String {
+        let id = [
+            ("/compute/hosts/", &self.host),
+            ("/compute/instances/", &self.instance),
+            ("/compute/os/", &self.os),
+            ("/os-update-policies/", &self.policy),
+            ("/os-update-runs/", &self.run),
+            ("/schedules/single/", &self.schedule),
+            ("/join-tokens/", &self.token),
+        ]
+        .into_iter()
+        .find_map(|(part, id)| path.contains(part).then_some(id.as_str()));
+        path.replace("{projectName}", project)
+            .replace("{resourceId}", id.unwrap_or_default())
+    }
+}
+
+pub const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";
+
+pub fn os_body(name: &str) -> Value {
+    json!({"name": name, "osType": "OS_TYPE_MUTABLE", "profileName": name, "sha256": "0".repeat(64)})
+}
+
+pub fn noon() -> DateTime<Utc> {
+    "2026-03-01T12:00:00Z".parse().expect("a time")
+}
+
+fn happening(sequence: u32, event: RunEvent, evidence: Evidence) -> Happening {
+    Happening {
+        sequence: Some(sequence),
+        node_time: Some(noon()),
+        evidence,
+        ..Happening::of(event)
+    }
+}
+
+async fn project(store: &Store, name: &str) -> TenantId {
+    let tx = store.fleet().await.expect("a transaction");
+    let name = ProjectName::parse("name", name).expect("a name");
+    let project = projects::create(&tx, &name, "", noon())
+        .await
+        .expect("a project");
+    tx.commit().await.expect("committed");
+    project.id
+}
+
+/// The status and the JSON of an answer.
+pub async fn read(response: Response<Body>) -> (StatusCode, Value) {
+    let status = response.status();
+    let bytes = response
+        .into_body()
+        .collect()
+        .await
+        .expect("a body")
+        .to_bytes();
+    let json = serde_json::from_slice(&bytes);
+    (
+        status,
+        json.unwrap_or_else(|_| json!(String::from_utf8_lossy(&bytes))),
+    )
+}

@@ -1,0 +1,176 @@
+//! Nothing of one project is seen or touched from another, whichever way it is tried.
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use serde_json::{Value, json};
+
+use crate::house::{House, Who, os_body, read};
+use crate::statuses::{body, operations};
+
+/// Everything of a project, as its own people see it.
+async fn everything(house: &House) -> Vec<Value> {
+    let mut all = Vec::new();
+    for path in [
+        "compute/hosts",
+        "compute/instances",
+        "compute/os",
+        "os-update-policies",
+        "os-update-runs",
+        "compute/schedules",
+        "join-tokens",
+    ] {
+        all.push(house.ok(&format!("GET {path}"), None).await);
+    }
+    all
+}
+
+#[tokio::test]
+async fn a_foreigner_gets_nothing_through_any_path() {
+    let house = House::new().await;
+    let things = house.furnish().await;
+    let before = everything(&house).await;
+    let mut tried = 0;
+    for (method, path, operation) in operations() {
+        if !path.contains("{projectName}") {
+            continue;
+        }
+        let body = || body(&operation, &things, &house);
+        // By the name of the project that the things are in.
+        let what = format!("{method} {}", things.fill(&path, "ours"));
+        let (status, answer) = house.ask(Who::Foreigner, &what, body()).await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{what}: {answer}");
+        // By the foreigner's own project, with the ids of the things.
+        if path.contains("{resourceId}") {
+            let what = format!("{method} {}", things.fill(&path, "theirs"));
+            let (status, answer) = house.ask(Who::Foreigner, &what, body()).await;
+            assert_eq!(status, StatusCode::NOT_FOUND, "{what}: {answer}");
+        }
+        tried += 1;
+    }
+    assert!(tried > 20, "only {tried} operations were tried");
+    assert_eq!(everything(&house).await, before, "something was changed");
+}
+
+#[tokio::test]
+async fn the_legacy_form_is_no_way_around() {
+    let house = House::new().await;
+    let things = house.furnish().await;
+    let token = house.token(Who::Foreigner).expect("a token");
+    let legacy = |path: &str| {
+        let rest = path
+            .strip_prefix("/v1/projects/ours/")
+            .expect("a path of ours");
+        let rest = rest.strip_prefix("compute/").unwrap_or(rest);
+        format!("/edge-infra.orchestrator.apis/v2/{rest}")
+    };
+    for (method, path, operation) in operations() {
+        if !path.starts_with("/v1/projects/{projectName}/") {
+            continue;
+        }
+        for (project, wanted) in [
+            (house.ours, StatusCode::FORBIDDEN),
+            (house.theirs, StatusCode::NOT_FOUND),
+        ] {
+            if wanted == StatusCode::NOT_FOUND && !path.contains("{resourceId}") {
+                continue;
+            }
+            let uri = legacy(&things.fill(&path, "ours"));
+            let request = Request::builder()
+                .method(method.as_str())
+                .uri(&uri)
+                .header("authorization", format!("Bearer {token}"))
+                .header("ActiveProjectID", project.to_string());
+            let body = body(&operation, &things, &house)
+                .map_or_else(Body::empty, |b| Body::from(b.to_string()));
+            let (status, answer) =
+                read(house.send(request.body(body).expect("a request")).await).await;
+            let no_such_path = answer["type"] == "urn:evenkeel:problem:no-such-path";
+            assert!(
+                status == wanted || no_such_path,
+                "{method} {uri}: {status} {answer}"
+            );
+        }
+    }
+}
+
+/// Asks as the foreigner in their own project.
+async fn theirs(house: &House, what: &str, body: Value) -> (StatusCode, Value) {
+    let (method, path) = what.split_once(' ').expect("a method and a path");
+    let what = format!("{method} /v1/projects/theirs/{path}");
+    house.ask(Who::Foreigner, &what, Some(body)).await
+}
+
+/// The id of what the foreigner makes in their own project.
+async fn made(house: &House, path: &str, body: Value) -> String {
+    let (status, answer) = theirs(house, &format!("POST {path}"), body).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    answer["resourceId"].as_str().expect("an id").to_owned()
+}
+
+#[tokio::test]
+async fn ids_of_another_project_in_a_body_mean_nothing() {
+    let house = House::new().await;
+    let ours = house.furnish().await;
+    let register = "compute/hosts/register";
+    let host = made(&house, register, json!({"serialNumber": "THEIRS1"})).await;
+    let second = made(&house, register, json!({"serialNumber": "THEIRS2"})).await;
+    let os = made(&house, "compute/os", os_body("Debian 12")).await;
+    let instance = made(
+        &house,
+        "compute/instances",
+        json!({"hostID": host, "osID": os}),
+    )
+    .await;
+    let patch = format!("PATCH compute/instances/{instance}");
+    let policy =
+        json!({"name": "p", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": ours.os});
+    let schedule = json!({
+        "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "startSeconds": house.seconds(60),
+        "targetHostId": ours.host,
+    });
+    for (what, body, field) in [
+        (
+            "POST compute/instances",
+            json!({"hostID": ours.host, "osID": os}),
+            "hostID",
+        ),
+        (
+            "POST compute/instances",
+            json!({"hostID": second, "osID": ours.os}),
+            "osID",
+        ),
+        (
+            patch.as_str(),
+            json!({"osUpdatePolicyID": ours.policy}),
+            "osUpdatePolicyID",
+        ),
+        ("POST os-update-policies", policy, "targetOsId"),
+        ("POST schedules/single", schedule, "targetHostId"),
+    ] {
+        let (status, problem) = theirs(&house, what, body).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
+        assert_eq!(problem["code"], "FailedPrecondition", "{what}: {problem}");
+        assert_eq!(problem["field"], field, "{what}: {problem}");
+    }
+}
+
+#[tokio::test]
+async fn filters_by_ids_of_another_project_find_nothing() {
+    let house = House::new().await;
+    let ours = house.furnish().await;
+    let by_instance = format!("instance.resourceId%3D%22{}%22", ours.instance);
+    for list in [
+        format!(
+            "GET /v1/projects/theirs/compute/schedules?hostId={}",
+            ours.host
+        ),
+        format!("GET /v1/projects/theirs/os-update-runs?filter={by_instance}"),
+    ] {
+        let (status, answer) = house.ask(Who::Foreigner, &list, None).await;
+        assert_eq!(
+            (status, &answer["totalElements"]),
+            (StatusCode::OK, &json!(0)),
+            "{list}"
+        );
+    }
+}
