@@ -1,0 +1,340 @@
+//! Everything the server can be told: a TOML file, over it the environment, over it the command line. One section per
+//! room of the house; an unknown key is an error.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use chrono::TimeDelta;
+use evenkeel_kit::Secret;
+use evenkeel_kit::telemetry::LogConfig;
+use evenkeel_store::decisions::Horizon;
+use figment::Figment;
+use figment::providers::{Env, Format, Serialized, Toml};
+use serde::Deserialize;
+
+use crate::Cli;
+
+/// Read when no other file is named.
+const USUAL_FILE: &str = "/etc/evenkeel/evenkeeld.toml";
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Config {
+    /// Where keys, certificates and the private Postgres are kept.
+    pub(crate) data_dir: PathBuf,
+    /// How long a stop may take.
+    #[serde(with = "humantime_serde")]
+    pub(crate) stop_within: Duration,
+    pub(crate) log: LogConfig,
+    pub(crate) database: Database,
+    pub(crate) rest: Rest,
+    pub(crate) southbound: Southbound,
+    pub(crate) admin: Admin,
+    pub(crate) auth: Auth,
+    pub(crate) maintenance_manager: evenkeel_maintenance_manager::Settings,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            data_dir: PathBuf::from("/var/lib/evenkeel"),
+            stop_within: Duration::from_secs(20),
+            log: LogConfig {
+                // What Postgres notes on the way of a migration is for who looks for it.
+                level: "info,sqlx::postgres::notice=warn".to_owned(),
+                ..LogConfig::default()
+            },
+            database: Database::default(),
+            rest: Rest::default(),
+            southbound: Southbound::default(),
+            admin: Admin::default(),
+            auth: Auth::default(),
+            maintenance_manager: evenkeel_maintenance_manager::Settings::default(),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Database {
+    /// `postgres://…`. Without it `evenkeeld all` starts a private Postgres.
+    pub(crate) url: Option<Secret>,
+    /// The folder with one folder per version of Postgres, each with a `bin`, for a private Postgres.
+    pub(crate) binaries: PathBuf,
+    /// The most connections of this process.
+    pub(crate) max_connections: u32,
+    /// How long a request waits for a connection before the database counts as away.
+    #[serde(with = "humantime_serde")]
+    pub(crate) acquire_within: Duration,
+}
+
+impl Default for Database {
+    fn default() -> Self {
+        Self {
+            url: None,
+            binaries: PathBuf::from("/usr/lib/postgresql"),
+            max_connections: 20,
+            acquire_within: Duration::from_secs(3),
+        }
+    }
+}
+
+/// The listener of the REST API. It speaks plain HTTP: put an ingress with TLS before it, or keep it local.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Rest {
+    pub(crate) listen: SocketAddr,
+    pub(crate) max_connections: usize,
+    /// How long a client may take to send the head of a request.
+    #[serde(with = "humantime_serde")]
+    pub(crate) head_within: Duration,
+    /// How long a request may take in all, its body included.
+    #[serde(with = "humantime_serde")]
+    pub(crate) answer_within: Duration,
+    /// The largest body of a request, in bytes.
+    pub(crate) body_limit: usize,
+}
+
+impl Default for Rest {
+    fn default() -> Self {
+        let inventory = evenkeel_inventory::Settings::default();
+        Self {
+            listen: (Ipv4Addr::LOCALHOST, 8080).into(),
+            max_connections: 1_000,
+            head_within: Duration::from_secs(10),
+            answer_within: inventory.request_timeout,
+            body_limit: inventory.body_limit,
+        }
+    }
+}
+
+/// The listener for agents: gRPC over TLS.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Southbound {
+    pub(crate) listen: SocketAddr,
+    /// Names and addresses by which agents reach this server, besides those of this machine.
+    pub(crate) names: Vec<String>,
+    /// A certificate chain of your own in PEM, instead of one of the authority in the data directory.
+    pub(crate) certificate: Option<PathBuf>,
+    /// The key of that certificate in PEM.
+    pub(crate) key: Option<PathBuf>,
+    /// The certificate of the authority that signed it, in PEM; join tokens then carry its digest. Without it agents
+    /// ask the roots of their system.
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) max_connections: usize,
+    /// How many calls one connection may have open.
+    pub(crate) calls_per_connection: u32,
+    /// How long a client may take for the TLS handshake and its first word.
+    #[serde(with = "humantime_serde")]
+    pub(crate) handshake_within: Duration,
+    /// How long a call may take in all; longer than any poll is held.
+    #[serde(with = "humantime_serde")]
+    pub(crate) answer_within: Duration,
+    /// After how long a silent connection is looked after.
+    #[serde(with = "humantime_serde")]
+    pub(crate) keep_alive: Duration,
+}
+
+impl Default for Southbound {
+    fn default() -> Self {
+        Self {
+            listen: (Ipv4Addr::UNSPECIFIED, 50_002).into(),
+            names: Vec::new(),
+            certificate: None,
+            key: None,
+            ca: None,
+            max_connections: 100_000,
+            calls_per_connection: 32,
+            handshake_within: Duration::from_secs(10),
+            answer_within: Duration::from_mins(10),
+            keep_alive: Duration::from_mins(1),
+        }
+    }
+}
+
+/// The listener for health, readiness and metrics.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Admin {
+    pub(crate) listen: SocketAddr,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self {
+            listen: (Ipv4Addr::LOCALHOST, 9090).into(),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Auth {
+    /// The claims of our own tokens, and how many verified tokens are remembered.
+    pub(crate) tokens: evenkeel_auth::Settings,
+    /// The folder of the signing keys, if not `keys` in the data directory.
+    pub(crate) keys: Option<PathBuf>,
+    /// The folder of the certificate authority, if not `ca` in the data directory.
+    pub(crate) ca: Option<PathBuf>,
+    /// How long the token of the first start counts.
+    #[serde(with = "humantime_serde")]
+    pub(crate) first_token_for: Duration,
+    /// Others whose tokens count.
+    pub(crate) issuers: Vec<Outside>,
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        Self {
+            tokens: evenkeel_auth::Settings::default(),
+            keys: None,
+            ca: None,
+            first_token_for: Duration::from_hours(30 * 24),
+            issuers: Vec::new(),
+        }
+    }
+}
+
+/// An issuer outside, such as the identity provider of the organisation.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Outside {
+    /// The claim `iss` of its tokens.
+    pub(crate) issuer: String,
+    /// The claim `aud` that its tokens must have; without it any will do.
+    #[serde(default)]
+    pub(crate) audience: Option<String>,
+    /// A file with its JSON Web Key Set.
+    pub(crate) jwks: PathBuf,
+}
+
+impl Config {
+    /// Fails on the first unknown or wrong key, before anything is opened.
+    pub(crate) fn load(cli: &Cli) -> anyhow::Result<Self> {
+        Self::read(cli.config.as_deref(), cli.data_dir.as_deref())
+            .context("the configuration is not usable")
+    }
+
+    /// What the REST API is told. What it foresees is what the maintenance manager does, so both look equally far.
+    pub(crate) fn inventory(&self) -> anyhow::Result<evenkeel_inventory::Settings> {
+        let manager = &self.maintenance_manager;
+        let delta = |length| {
+            TimeDelta::from_std(length).context("a time in maintenance_manager is too long")
+        };
+        Ok(evenkeel_inventory::Settings {
+            body_limit: self.rest.body_limit,
+            request_timeout: self.rest.answer_within,
+            horizon: Horizon {
+                fetch_ahead: delta(manager.fetch_ahead)?,
+                max_window: delta(manager.max_window)?,
+            },
+        })
+    }
+
+    fn read(file: Option<&Path>, data_dir: Option<&Path>) -> Result<Self, Box<figment::Error>> {
+        let file = match file {
+            Some(file) => Toml::file_exact(file),
+            None => Toml::file(USUAL_FILE),
+        };
+        // What the command line reads from the environment is not the configuration's.
+        let environment = Env::prefixed("EVENKEELD_").ignore(&["config"]).split("__");
+        let mut figment = Figment::new().merge(file).merge(environment);
+        if let Some(data_dir) = data_dir {
+            figment = figment.merge(Serialized::default("data_dir", data_dir));
+        }
+        figment.extract().map_err(Box::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Config, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("evenkeeld.toml");
+        std::fs::write(&file, text).unwrap();
+        Config::read(Some(&file), None).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_empty_file_is_a_configuration() {
+        let config = read("").unwrap();
+        assert_eq!(config.rest.listen.to_string(), "127.0.0.1:8080");
+        assert_eq!(config.southbound.listen.to_string(), "0.0.0.0:50002");
+        assert_eq!(config.admin.listen.to_string(), "127.0.0.1:9090");
+    }
+
+    #[test]
+    fn each_section_can_be_told_something() {
+        let config = read(
+            r#"
+            data_dir = "/srv/evenkeel"
+            stop_within = "1m 5s"
+            [log]
+            format = "json"
+            [database]
+            url = "postgres://evenkeel:hush@db/evenkeel"
+            [rest]
+            listen = "[::1]:0"
+            body_limit = 1000
+            [maintenance_manager]
+            fetch_ahead = "90m"
+            [southbound]
+            names = ["updates.example"]
+            [auth.tokens]
+            issuer = "urn:example"
+            [[auth.issuers]]
+            issuer = "https://login.example"
+            jwks = "/etc/evenkeel/login.json"
+            "#,
+        )
+        .unwrap();
+        assert_eq!(config.stop_within, Duration::from_secs(65));
+        assert_eq!(config.rest.listen.port(), 0);
+        assert_eq!(config.auth.issuers[0].issuer, "https://login.example");
+        let inventory = config.inventory().unwrap();
+        assert_eq!(inventory.body_limit, 1000);
+        assert_eq!(inventory.horizon.fetch_ahead, TimeDelta::minutes(90));
+        let shown = format!("{config:?}");
+        assert!(
+            shown.contains("url: Some([secret])") && !shown.contains("hush"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn an_unknown_key_is_named() {
+        for (text, key) in [
+            ("colour = 'blue'", "colour"),
+            ("[rest]\nport = 80", "port"),
+            ("[southbound]\nlisten = 'everywhere'", "listen"),
+            ("stop_within = 'soon'", "stop_within"),
+            ("[[auth.issuers]]\nissuer = 'x'", "jwks"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(key), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_named_must_be_there() {
+        let error = Config::read(Some(Path::new("/does/not/exist.toml")), None).unwrap_err();
+        assert!(
+            error.to_string().contains("/does/not/exist.toml"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("evenkeeld.toml");
+        std::fs::write(&file, "data_dir = '/one'").unwrap();
+        let config = Config::read(Some(&file), Some(Path::new("/two"))).unwrap();
+        assert_eq!(config.data_dir, Path::new("/two"));
+    }
+}

@@ -1,0 +1,74 @@
+//! Serves HTTP on a listener until the process stops.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use evenkeel_kit::Lifecycle;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use tokio_util::sync::CancellationToken;
+
+use crate::listen::{Connection, Listener};
+
+/// How many requests one HTTP/2 connection may have open.
+const STREAMS: u32 = 100;
+
+/// Takes connections as a task of the process. A stop lets requests finish that have begun.
+pub(crate) fn serve(
+    name: &'static str,
+    listener: Listener,
+    router: Router,
+    head_within: Duration,
+    life: &Lifecycle,
+) {
+    let (own, stopping) = (life.clone(), life.stopping());
+    let builder = Arc::new(builder(head_within));
+    life.spawn(name, async move {
+        while let Some(connection) = listener.accept(&stopping).await {
+            let (builder, router) = (Arc::clone(&builder), router.clone());
+            let task = converse(connection, builder, router, stopping.clone());
+            own.spawn_brief(name, task);
+        }
+        Ok(())
+    });
+}
+
+fn builder(head_within: Duration) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(head_within);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(head_within)
+        .max_concurrent_streams(STREAMS);
+    builder
+}
+
+async fn converse(
+    connection: Connection,
+    builder: Arc<Builder<TokioExecutor>>,
+    router: Router,
+    stopping: CancellationToken,
+) {
+    let Connection { stream, permit } = connection;
+    let service = TowerToHyperService::new(router);
+    let conversation = builder.serve_connection(TokioIo::new(stream), service);
+    let mut conversation = std::pin::pin!(conversation);
+    let ended = tokio::select! {
+        ended = conversation.as_mut() => ended,
+        () = stopping.cancelled() => {
+            conversation.as_mut().graceful_shutdown();
+            conversation.await
+        }
+    };
+    if let Err(error) = ended {
+        // Clients go away; that is no news.
+        tracing::debug!(error, "a connection ended early");
+    }
+    drop(permit);
+}

@@ -1,0 +1,37 @@
+//! `evenkeeld`: the server executable.
+//!
+//! `evenkeeld all` runs every service in one process; `evenkeeld inventory` and `evenkeeld maintenance-manager` run one
+//! each, in any number of replicas. They share a database, a folder of keys, and nothing else. `migrate`, `openapi` and
+//! `token` are tools.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `cli` | the command line |
+//! | `config` | everything the server can be told |
+//! | `start` | from a command to a running process, and back |
+//! | `database` | which Postgres, and whether it will do |
+//! | `house` | what the services share |
+//! | `services` | the services on their listeners |
+//! | `first_start` | the project `default` and the first token |
+//! | `listen`, `http`, `southbound`, `tls` | listeners: sockets, HTTP, gRPC, certificates |
+//! | `admin`, `observe` | health, readiness, metrics |
+//! | `tools` | `migrate`, `openapi`, `token` |
+
+mod admin;
+mod cli;
+mod config;
+mod data_dir;
+mod database;
+mod first_start;
+mod house;
+mod http;
+mod listen;
+mod observe;
+mod services;
+mod southbound;
+mod start;
+mod tls;
+mod tools;
+
+pub use cli::Cli;
+pub use start::run;

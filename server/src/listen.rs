@@ -1,0 +1,141 @@
+//! Sockets: bound before anything is reported ready, limited in number, looked after while they are silent.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+/// How long nothing is accepted after the system had no file or memory left for a connection.
+const BREATH: Duration = Duration::from_millis(100);
+
+/// A socket that takes connections.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: TcpListener,
+    pub(crate) address: SocketAddr,
+    room: Arc<Semaphore>,
+    keep_alive: Duration,
+}
+
+/// A connection. The permit is given back with it.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) stream: TcpStream,
+    pub(crate) permit: OwnedSemaphorePermit,
+}
+
+impl Listener {
+    /// Binds a socket. `setting` is the one that says where, for the error.
+    pub(crate) async fn bind(
+        setting: &'static str,
+        address: SocketAddr,
+        max_connections: usize,
+        keep_alive: Duration,
+    ) -> anyhow::Result<Self> {
+        let socket = TcpListener::bind(address).await.with_context(|| {
+            let variable = setting.to_uppercase().replace('.', "__");
+            format!("cannot listen on {address} (choose another address with {setting} or EVENKEELD_{variable})")
+        })?;
+        let address = socket
+            .local_addr()
+            .context("cannot tell the address of a socket")?;
+        Ok(Self {
+            socket,
+            address,
+            room: Arc::new(Semaphore::new(
+                max_connections.clamp(1, Semaphore::MAX_PERMITS),
+            )),
+            keep_alive,
+        })
+    }
+
+    /// The next connection; None when the process stops. When there are too many, new ones wait in the kernel's queue.
+    pub(crate) async fn accept(&self, stopping: &CancellationToken) -> Option<Connection> {
+        loop {
+            let accepted = tokio::select! {
+                () = stopping.cancelled() => return None,
+                accepted = self.accept_one() => accepted,
+            };
+            match accepted {
+                Ok(connection) => return Some(connection),
+                Err(error) => {
+                    tracing::warn!(%error, address = %self.address, "cannot accept a connection");
+                    tokio::time::sleep(BREATH).await;
+                }
+            }
+        }
+    }
+
+    async fn accept_one(&self) -> std::io::Result<Connection> {
+        let permit = Arc::clone(&self.room).acquire_owned().await;
+        let permit = permit.map_err(std::io::Error::other)?;
+        let (stream, _) = self.socket.accept().await?;
+        if let Err(error) = look_after(&stream, self.keep_alive) {
+            tracing::debug!(%error, "cannot look after a connection");
+        }
+        Ok(Connection { stream, permit })
+    }
+}
+
+/// Finds peers that are gone without a word; costs nothing while they talk.
+fn look_after(stream: &TcpStream, after: Duration) -> std::io::Result<()> {
+    use rustix::net::sockopt;
+
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, after.max(Duration::from_secs(1)))?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(15))?;
+    sockopt::set_tcp_keepcnt(stream, 4)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn listener(room: usize) -> Listener {
+        let anywhere = ([127, 0, 0, 1], 0).into();
+        let listener = Listener::bind("rest.listen", anywhere, room, Duration::from_mins(1));
+        listener.await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn there_are_never_more_connections_than_there_is_room_for() {
+        let listener = listener(1).await;
+        let stopping = CancellationToken::new();
+        let _first = TcpStream::connect(listener.address).await.unwrap();
+        let _second = TcpStream::connect(listener.address).await.unwrap();
+        let taken = listener.accept(&stopping).await.unwrap();
+
+        let mut next = std::pin::pin!(listener.accept(&stopping));
+        tokio::select! {
+            biased;
+            _ = &mut next => panic!("one too many"),
+            () = tokio::time::sleep(Duration::from_millis(50)) => {}
+        }
+        drop(taken);
+        assert!(next.await.is_some());
+    }
+
+    #[tokio::test]
+    async fn nothing_is_accepted_when_the_process_stops() {
+        let listener = listener(1).await;
+        let stopping = CancellationToken::new();
+        stopping.cancel();
+        assert!(listener.accept(&stopping).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_looked_after() {
+        let listener = listener(1).await;
+        let _client = TcpStream::connect(listener.address).await.unwrap();
+        let taken = listener.accept(&CancellationToken::new()).await.unwrap();
+        assert!(rustix::net::sockopt::socket_keepalive(&taken.stream).unwrap());
+        let idle = rustix::net::sockopt::tcp_keepidle(&taken.stream).unwrap();
+        assert_eq!(idle, Duration::from_mins(1));
+    }
+}

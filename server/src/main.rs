@@ -1,0 +1,11 @@
+//! `evenkeeld`: the only server executable.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use evenkeel_server::Cli;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    evenkeel_server::run(Cli::parse()).await
+}

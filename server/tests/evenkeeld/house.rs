@@ -1,0 +1,321 @@
+//! Starts the executable in a folder of its own and talks to it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use evenkeel_pg::{Options, PrivatePostgres};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+/// How long anything may take before a test gives up.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// A folder with everything that one server has.
+pub struct House {
+    folder: Arc<tempfile::TempDir>,
+    environment: BTreeMap<String, String>,
+}
+
+impl House {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        // Postgres runs as another user when the tests run as root.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
+        let environment = [
+            ("EVENKEELD_REST__LISTEN", "127.0.0.1:0"),
+            ("EVENKEELD_SOUTHBOUND__LISTEN", "127.0.0.1:0"),
+            ("EVENKEELD_ADMIN__LISTEN", "127.0.0.1:0"),
+        ];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        Self {
+            folder: Arc::new(folder),
+            environment: environment.into(),
+        }
+    }
+
+    /// The same house with one more setting.
+    pub fn with(&self, variable: &str, value: &str) -> Self {
+        let mut environment = self.environment.clone();
+        environment.insert(variable.to_owned(), value.to_owned());
+        Self {
+            folder: Arc::clone(&self.folder),
+            environment,
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn data_dir(&self) -> PathBuf {
+        self.path("data")
+    }
+
+    pub fn start(&self, arguments: &[&str]) -> Server {
+        let name = format!("ready-{}.json", arguments[0]);
+        let ready_file = self.path(&name);
+        fs::remove_file(&ready_file).ok();
+        let mut process = Command::new(env!("CARGO_BIN_EXE_evenkeeld"))
+            .args(arguments)
+            .arg("--data-dir")
+            .arg(self.data_dir())
+            .arg("--ready-file")
+            .arg(&ready_file)
+            .env_clear()
+            .envs(&self.environment)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = read_apart(process.stdout.take().unwrap());
+        let stderr = read_apart(process.stderr.take().unwrap());
+        Server {
+            process,
+            output: Some((stdout, stderr)),
+            ready_file,
+            listening: BTreeMap::new(),
+            _folder: Arc::clone(&self.folder),
+        }
+    }
+}
+
+impl House {
+    /// A Postgres that the test keeps, not the server.
+    pub async fn postgres(&self) -> PrivatePostgres {
+        let options = Options::new(self.path("postgres")).durable(false);
+        PrivatePostgres::start(options).await.unwrap()
+    }
+
+    /// The first process of the private Postgres.
+    pub fn postmaster(&self) -> i32 {
+        let file = self.data_dir().join("postgres/data/postmaster.pid");
+        let text = fs::read_to_string(file).unwrap();
+        text.lines().next().unwrap().parse().unwrap()
+    }
+
+    pub fn operator_token(&self) -> String {
+        let text = fs::read_to_string(self.data_dir().join("operator-token")).unwrap();
+        text.trim().to_owned()
+    }
+
+    pub fn file(&self, name: &str, text: &str) -> String {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).unwrap();
+        fs::write(&path, text).unwrap();
+        path.to_string_lossy().into_owned()
+    }
+}
+
+fn read_apart(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// The running executable. Killed when the test ends early.
+pub struct Server {
+    process: Child,
+    output: Option<(JoinHandle<String>, JoinHandle<String>)>,
+    ready_file: PathBuf,
+    listening: BTreeMap<String, SocketAddr>,
+    _folder: Arc<tempfile::TempDir>,
+}
+
+impl Server {
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub fn wait_until_ready(&mut self) {
+        let begun = Instant::now();
+        while !self.ready_file.exists() {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                panic!("it ended with {status}: {}", self.said());
+            }
+            assert!(begun.elapsed() < PATIENCE, "it is not ready");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let text = fs::read(&self.ready_file).unwrap();
+        self.listening = serde_json::from_slice(&text).unwrap();
+    }
+
+    pub fn listeners(&self) -> Vec<&str> {
+        self.listening.keys().map(String::as_str).collect()
+    }
+
+    pub fn address(&self, listener: &str) -> SocketAddr {
+        self.listening[listener]
+    }
+
+    /// A request to one of the listeners: the status and the body.
+    pub fn get(&self, listener: &str, path: &str, token: Option<&str>) -> (u16, String) {
+        let mut client = TcpStream::connect(self.address(listener)).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let login = token.map_or_else(String::new, |token| {
+            format!("authorization: Bearer {token}\r\n")
+        });
+        let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n{login}\r\n");
+        client.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        let body = answer.split_once("\r\n\r\n").unwrap().1.to_owned();
+        (status, body)
+    }
+
+    /// Greets the southbound listener: the protocol that was agreed on, and the certificates that it showed.
+    pub fn shake_hands(
+        &self,
+        ca: &Path,
+        name: &str,
+    ) -> std::io::Result<(Option<Vec<u8>>, Vec<CertificateDer<'static>>)> {
+        let (session, _) = self.connect_securely(ca, name)?;
+        let chain = session.peer_certificates().unwrap_or_default();
+        let chain = chain
+            .iter()
+            .map(|certificate| certificate.clone().into_owned())
+            .collect();
+        Ok((session.alpn_protocol().map(<[u8]>::to_vec), chain))
+    }
+
+    /// A connection to the southbound listener.
+    pub fn connect_securely(
+        &self,
+        ca: &Path,
+        name: &str,
+    ) -> std::io::Result<(ClientConnection, TcpStream)> {
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(CertificateDer::from_pem_file(ca).unwrap())
+            .unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let mut session = ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut client = TcpStream::connect(self.address("southbound"))?;
+        client.set_read_timeout(Some(PATIENCE))?;
+        while session.is_handshaking() {
+            session.complete_io(&mut client)?;
+        }
+        Ok((session, client))
+    }
+
+    /// Asks it to stop, and expects it to do so in good order. What it logged.
+    pub fn stop(mut self) -> String {
+        signal(i32::try_from(self.process.id()).unwrap(), "TERM");
+        let status = self.wait();
+        let (_, log) = self.output();
+        assert!(status.success(), "it stopped with {status}: {log}");
+        log
+    }
+
+    pub fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Expects it to end with an error. What it said.
+    pub fn fails(mut self) -> String {
+        let status = self.wait();
+        let (_, said) = self.output();
+        assert!(!status.success(), "it should fail: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+        said
+    }
+
+    /// Expects it to end well. What it printed.
+    pub fn succeeds(mut self) -> String {
+        let status = self.wait();
+        let (printed, said) = self.output();
+        assert!(status.success(), "it ended with {status}: {said}");
+        printed
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status;
+            }
+            if begun.elapsed() > PATIENCE {
+                self.process.kill().unwrap();
+                panic!("it does not end: {}", self.said());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn said(&mut self) -> String {
+        self.process.wait().unwrap();
+        self.output().1
+    }
+
+    fn output(&mut self) -> (String, String) {
+        let (stdout, stderr) = self.output.take().unwrap();
+        (stdout.join().unwrap(), stderr.join().unwrap())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+pub fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+pub fn is_alive(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')')
+        .next()
+        .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+pub fn signal(pid: i32, name: &str) {
+    let sent = Command::new("kill")
+        .args(["-s", name, &pid.to_string()])
+        .status()
+        .unwrap();
+    assert!(sent.success());
+}
+
+pub fn sql(url: &str, statement: &str) {
+    let mut versions: Vec<PathBuf> = fs::read_dir("/usr/lib/postgresql")
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    versions.sort();
+    let output = Command::new(versions.last().unwrap().join("bin/psql"))
+        .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", url, "-c", statement])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
