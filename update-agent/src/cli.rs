@@ -1,0 +1,99 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use uuid::Uuid;
+
+/// Keeps this node up to date.
+#[derive(Debug, Parser)]
+#[command(name = "evenkeel-agent", version, about, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make this machine a node of the project that the join token belongs to.
+    Enroll(Enroll),
+    /// Poll the server and do what it decides, until asked to stop.
+    Run(Run),
+    /// Show who this node is and what it is doing.
+    Status(Status),
+    /// Print the points at which `--halt-after` can stop.
+    #[cfg(feature = "halt-points")]
+    #[command(hide = true)]
+    Steps,
+}
+
+/// Where things are.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Where {
+    /// The root to manage; the running system unless given.
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    /// Where the agent keeps its state [default: var/lib/evenkeel-agent in the root].
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// The configuration file [default: /etc/evenkeel/agent.toml, which may be missing].
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Arguments of `enroll`.
+#[derive(Debug, Args)]
+pub struct Enroll {
+    /// Where things are.
+    #[command(flatten)]
+    pub place: Where,
+    /// Address of the server: <https://HOST:PORT>.
+    #[arg(long, value_name = "URL")]
+    pub server: String,
+    /// The join token.
+    #[arg(long, value_name = "TOKEN")]
+    pub token: String,
+    /// Certificate (PEM) of the authority that vouches for the server, in place of the one that the token names.
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// The machine's UUID, in place of the one that it has.
+    #[arg(long, value_name = "UUID")]
+    pub uuid: Option<Uuid>,
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Where things are.
+    #[command(flatten)]
+    pub place: Where,
+    /// Do everything that can be done now, then end: with 0, or with 1 if an update failed or the server was not reached.
+    #[arg(long)]
+    pub once: bool,
+    /// Stop for ever after the journal was written at this point, and say so on standard output.
+    #[cfg(feature = "halt-points")]
+    #[arg(long, value_name = "POINT", hide = true)]
+    pub halt_after: Option<String>,
+}
+
+/// Arguments of `status`.
+#[derive(Debug, Args)]
+pub struct Status {
+    /// Where things are.
+    #[command(flatten)]
+    pub place: Where,
+    /// The form of the answer.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// The form of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}

@@ -1,0 +1,75 @@
+//! `evenkeel-agent enroll`.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use evenkeel_kit::telemetry;
+
+use super::{runtime, settle};
+use crate::cli::Enroll;
+use crate::config::Config;
+use crate::identity::Identity;
+use crate::link::{Applicant, Enrolled, GrpcLink, JoinToken, Link, Trust};
+use crate::lock::AgentLock;
+use crate::modules::packages::Tools;
+use crate::node::{self, Node};
+use crate::os::OsRelease;
+use crate::place::Place;
+use crate::runner::HostRunner;
+
+/// Makes this machine a node.
+pub fn enroll(arguments: &Enroll) -> anyhow::Result<ExitCode> {
+    let (config, place) = settle(&arguments.place)?;
+    telemetry::init(&config.log)?;
+    let token = JoinToken::parse(&arguments.token)?;
+    place.prepare()?;
+    let _lock = AgentLock::take(&place.lock())?;
+    let enrolled = runtime()?.block_on(apply(arguments, &token, &config, &place))?;
+    writeln!(
+        io::stdout(),
+        "enrolled as {} ({}) in the project {}",
+        enrolled.host_id,
+        enrolled.instance_id,
+        enrolled.project
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn apply(
+    arguments: &Enroll,
+    token: &JoinToken,
+    config: &Config,
+    place: &Place,
+) -> anyhow::Result<Enrolled> {
+    let tools = Tools::new(Arc::new(HostRunner::new(place.root())), config.limits());
+    let architecture = tools.architecture().await;
+    let applicant = Applicant {
+        token: token.text.clone(),
+        identity: Identity::of(place, arguments.uuid)?,
+        os_release: OsRelease::of(place),
+        architecture: architecture.context("this root has no working dpkg")?,
+        public_key: node::public_key(place)?,
+    };
+    let trust = Trust::settle(&arguments.server, token, arguments.ca.as_deref()).await?;
+    let link = GrpcLink::new(&arguments.server, &trust, config.call_timeout)?;
+    let enrolled = link.enroll(&applicant).await?;
+    let ca = match &trust {
+        Trust::Ca(pem) => Some(pem.as_str()),
+        Trust::System => None,
+    };
+    node::save_ca(place, ca)?;
+    node::save_credential(place, &enrolled.credential)?;
+    // Last: where this is, everything else is.
+    Node {
+        server: arguments.server.clone(),
+        uuid: applicant.identity.uuid,
+        host_id: enrolled.host_id.clone(),
+        instance_id: enrolled.instance_id.clone(),
+        project: enrolled.project.clone(),
+        credential_expires: enrolled.credential_expires,
+    }
+    .save(place)?;
+    Ok(enrolled)
+}

@@ -1,0 +1,54 @@
+//! What the commands of the command line do.
+
+mod enroll;
+mod run;
+mod status;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+use crate::cli::{Cli, Command, Where};
+use crate::config::Config;
+use crate::place::Place;
+
+/// Does what the command line asks for and says how it went.
+pub fn execute(cli: Cli) -> ExitCode {
+    match dispatch(cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            // Nothing can be done about an error stream that is gone.
+            writeln!(io::stderr(), "evenkeel-agent: {error:#}").ok();
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Enroll(arguments) => enroll::enroll(&arguments),
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Status(arguments) => status::status(&arguments, &mut io::stdout().lock()),
+        #[cfg(feature = "halt-points")]
+        Command::Steps => run::steps(&mut io::stdout().lock()),
+    }
+}
+
+/// The configuration and the place that the command line names; the command line wins.
+fn settle(given: &Where) -> anyhow::Result<(Config, Place)> {
+    let config = Config::load(given.config.as_deref()).context("read the configuration")?;
+    let root = given.root.as_ref().unwrap_or(&config.root);
+    let root =
+        std::fs::canonicalize(root).with_context(|| format!("find the root {}", root.display()))?;
+    let state = given.state_dir.as_ref().or(config.state_dir.as_ref());
+    let place = Place::new(root, state.cloned());
+    Ok((config, place))
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")
+}

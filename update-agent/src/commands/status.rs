@@ -1,0 +1,178 @@
+//! `evenkeel-agent status`.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::settle;
+use crate::cli::{self, Output};
+use crate::journal::{Entry, FileJournal};
+use crate::model::Change;
+use crate::node::{Node, NodeError};
+use crate::place::Place;
+use crate::status::{self, Status};
+
+/// What `status` says.
+#[derive(Debug, Serialize)]
+struct Report {
+    agent_version: &'static str,
+    root: String,
+    state_dir: String,
+    /// Absent if the node is not enrolled.
+    node: Option<Node>,
+    /// The open attempt.
+    attempt: Option<OpenAttempt>,
+    #[serde(flatten)]
+    last: Status,
+}
+
+#[derive(Debug, Serialize)]
+struct OpenAttempt {
+    id: Uuid,
+    target: String,
+    phase: &'static str,
+    changes: Vec<Change>,
+    steps_done: usize,
+    steps: usize,
+    last_sequence: u32,
+    acknowledged: u32,
+    before: Option<DateTime<Utc>>,
+}
+
+/// Shows who this node is and what it is doing. Changes nothing and needs no lock.
+pub fn status(arguments: &cli::Status, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let (_, place) = settle(&arguments.place)?;
+    let report = look(&place)?;
+    match arguments.output {
+        Output::Json => {
+            serde_json::to_writer_pretty(&mut *out, &report)?;
+            writeln!(out)?;
+        }
+        Output::Text => print(&report, out)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn look(place: &Place) -> anyhow::Result<Report> {
+    let node = match Node::load(place) {
+        Ok(node) => Some(node),
+        Err(NodeError::NotEnrolled) => None,
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Report {
+        agent_version: env!("CARGO_PKG_VERSION"),
+        root: place.root().display().to_string(),
+        state_dir: place.state().display().to_string(),
+        node,
+        attempt: FileJournal::look(&place.journal())?.map(open_attempt),
+        last: status::read(&place.status()).unwrap_or_default(),
+    })
+}
+
+fn open_attempt(entry: Entry) -> OpenAttempt {
+    OpenAttempt {
+        id: entry.attempt,
+        phase: entry.phase.name(),
+        steps_done: entry.steps.iter().filter(|step| step.done).count(),
+        steps: entry.steps.len(),
+        last_sequence: entry.last_sequence(),
+        acknowledged: entry.acknowledged,
+        before: entry.before,
+        target: entry.target.digest,
+        changes: entry.plan.changes,
+    }
+}
+
+fn print(report: &Report, out: &mut impl Write) -> std::io::Result<()> {
+    let mut line = |name: &str, value: &str| writeln!(out, "{name:<14}{value}");
+    line("agent", report.agent_version)?;
+    line("root", &report.root)?;
+    match &report.node {
+        None => line("node", "not enrolled")?,
+        Some(node) => {
+            line("server", &node.server)?;
+            line("host", &format!("{} ({})", node.host_id, node.uuid))?;
+            line("instance", &node.instance_id)?;
+            line("project", &node.project)?;
+        }
+    }
+    let last = &report.last;
+    line("last contact", &instant(last.last_contact))?;
+    if !last.trouble.is_empty() {
+        line("trouble", &last.trouble)?;
+    }
+    if !last.reason.is_empty() {
+        line("decision", &last.reason)?;
+    }
+    if last.next.is_some() {
+        line("may change", &instant(last.next))?;
+    }
+    line("lists of", &instant(last.refreshed))?;
+    match &report.attempt {
+        None => line("attempt", "none")?,
+        Some(attempt) => {
+            let told = format!(
+                "{}, {}, step {} of {}, {} of {} events told",
+                attempt.id,
+                attempt.phase,
+                attempt.steps_done,
+                attempt.steps,
+                attempt.acknowledged,
+                attempt.last_sequence
+            );
+            line("attempt", &told)?;
+            for change in &attempt.changes {
+                let before = change.before.as_deref().unwrap_or("-");
+                let after = change.after.as_deref().unwrap_or("-");
+                line("", &format!("{} {before} -> {after}", change.name))?;
+            }
+        }
+    }
+    if let Some(end) = &last.last_end {
+        let at = instant(Some(end.at));
+        line("last attempt", &format!("{} at {at}", end.outcome))?;
+        if !end.reason.is_empty() {
+            line("", &end.reason)?;
+        }
+    }
+    Ok(())
+}
+
+fn instant(instant: Option<DateTime<Utc>>) -> String {
+    instant.map_or_else(
+        || "never".to_owned(),
+        |instant| instant.to_rfc3339_opts(SecondsFormat::Secs, true),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Where;
+
+    #[test]
+    fn a_machine_that_never_enrolled_says_so() {
+        let root = tempfile::tempdir().unwrap();
+        let place = Where {
+            root: Some(root.path().to_owned()),
+            ..Where::default()
+        };
+        let arguments = |output| cli::Status {
+            place: place.clone(),
+            output,
+        };
+        let mut text = Vec::new();
+        status(&arguments(Output::Text), &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("node          not enrolled\n"), "{text}");
+        let mut json = Vec::new();
+        status(&arguments(Output::Json), &mut json).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        assert_eq!(json["node"], serde_json::Value::Null);
+        assert_eq!(json["attempt"], serde_json::Value::Null);
+        assert_eq!(json["last_contact"], serde_json::Value::Null);
+    }
+}

@@ -1,0 +1,333 @@
+//! What an attempt is about to do and has done, on disk before it happens.
+//!
+//! One file, replaced as a whole. Events are numbered once, when they are written here, and are sent from here, so that
+//! a report that was made before a power cut is the same report after it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::durable::{self, FileError};
+use crate::model::{Event, Plan, Target};
+use crate::modules::AnyStep;
+
+/// The form of the file. A file of another form is not read.
+const FORMAT: u32 = 1;
+
+/// The open attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// The attempt's own name.
+    pub attempt: Uuid,
+    /// What is wanted.
+    pub target: Target,
+    /// How far it has come.
+    pub phase: Phase,
+    /// The whole change.
+    pub plan: Plan,
+    /// The plan as steps.
+    pub steps: Vec<Step>,
+    /// All that happened, in ascending order of the sequence numbers, without gaps.
+    pub events: Vec<Event>,
+    /// The server has stored every event up to this sequence number.
+    pub acknowledged: u32,
+    /// Until when the server let the attempt begin.
+    pub before: Option<DateTime<Utc>>,
+}
+
+/// How far an attempt has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// The plan is made; what it needs is being fetched.
+    Downloading,
+    /// All is there, nothing is changed.
+    Staged,
+    /// The node is being changed.
+    Applying,
+    /// The steps are done; what they made is being looked at.
+    Verifying,
+    /// The last event has been written.
+    Over,
+}
+
+impl Phase {
+    /// Its name, for the log and for `status`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Downloading => "downloading",
+            Self::Staged => "staged",
+            Self::Applying => "applying",
+            Self::Verifying => "verifying",
+            Self::Over => "over",
+        }
+    }
+}
+
+/// A step and whether it was taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// What to do.
+    pub step: AnyStep,
+    /// Whether it is done: then it is never taken again.
+    pub done: bool,
+}
+
+impl Entry {
+    /// The last sequence number that was made; 0 if none.
+    pub fn last_sequence(&self) -> u32 {
+        self.events.last().map_or(0, |event| event.sequence)
+    }
+
+    /// The events that the server has not acknowledged.
+    pub fn unsent(&self) -> &[Event] {
+        let first = self
+            .events
+            .partition_point(|event| event.sequence <= self.acknowledged);
+        &self.events[first..]
+    }
+
+    /// Whether the node has been, or is being, changed by this attempt and the outcome is not written yet.
+    pub fn has_begun(&self) -> bool {
+        matches!(self.phase, Phase::Applying | Phase::Verifying)
+    }
+}
+
+/// A place in the life of an attempt at which the journal is written. Tests stop and kill the agent at each of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Point(String);
+
+impl Point {
+    /// The points that every attempt may pass, in order. Between `began` and `verify-begun` each step has its own.
+    pub const FIXED: [&'static str; 7] = [
+        "opened",
+        "downloaded",
+        "began",
+        "verify-begun",
+        "ended",
+        "acknowledged",
+        "closed",
+    ];
+
+    /// One of the [`Point::FIXED`].
+    pub fn fixed(name: &'static str) -> Self {
+        debug_assert!(Self::FIXED.contains(&name), "{name}");
+        Self(name.to_owned())
+    }
+
+    /// After a step of a module was marked as done.
+    pub fn done(module: &str, step: &str) -> Self {
+        Self(format!("done-{module}-{step}"))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The journal could not be read or written. Nothing goes on without it.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The file.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// An entry could not be put into words.
+    #[error("the journal cannot be written as JSON")]
+    Unwritable(#[source] serde_json::Error),
+}
+
+/// Keeps the open attempt.
+pub trait Journal: Send + Sync {
+    /// The open attempt, if there is one.
+    fn read(&self) -> Result<Option<Entry>, JournalError>;
+    /// Replaces the entry; it is on disk when this returns.
+    fn write(&self, point: &Point, entry: &Entry) -> Result<(), JournalError>;
+    /// Forgets the entry.
+    fn clear(&self) -> Result<(), JournalError>;
+}
+
+/// The journal as a file.
+#[derive(Debug)]
+pub struct FileJournal {
+    path: PathBuf,
+}
+
+/// What is in the file.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Page<E> {
+    format: u32,
+    attempt: E,
+}
+
+impl FileJournal {
+    /// A journal at `path`.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// Reads without setting anything aside, as `status` does.
+    pub fn look(path: &Path) -> Result<Option<Entry>, FileError> {
+        let content = durable::read(path)?;
+        Ok(content.and_then(|content| understand(&content).ok()))
+    }
+
+    /// Renames a file that cannot be understood, so that a person can look at it.
+    fn set_aside(&self, why: &str) -> Result<(), FileError> {
+        let mut number = 0;
+        let aside = loop {
+            let aside = self.path.with_extension(format!("json.corrupt-{number}"));
+            if !aside.exists() {
+                break aside;
+            }
+            number += 1;
+        };
+        std::fs::rename(&self.path, &aside)
+            .map_err(FileError::while_doing("set aside", &self.path))?;
+        durable::flush_folder(&self.path)?;
+        tracing::error!(
+            why,
+            file = %aside.display(),
+            "the journal cannot be understood and was set aside; what the open attempt did, if there was one, is not known"
+        );
+        Ok(())
+    }
+}
+
+fn understand(content: &[u8]) -> Result<Entry, String> {
+    let page: Page<Entry> = serde_json::from_slice(content).map_err(|error| error.to_string())?;
+    if page.format != FORMAT {
+        return Err(format!("it has the form {}", page.format));
+    }
+    let numbers = page.attempt.events.iter().map(|event| event.sequence);
+    if !numbers.eq(1..=page.attempt.last_sequence()) {
+        return Err("its events are not numbered from 1 without gaps".to_owned());
+    }
+    Ok(page.attempt)
+}
+
+impl Journal for FileJournal {
+    fn read(&self) -> Result<Option<Entry>, JournalError> {
+        let Some(content) = durable::read(&self.path)? else {
+            return Ok(None);
+        };
+        match understand(&content) {
+            Ok(entry) => Ok(Some(entry)),
+            Err(why) => {
+                self.set_aside(&why)?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn write(&self, point: &Point, entry: &Entry) -> Result<(), JournalError> {
+        let page = Page {
+            format: FORMAT,
+            attempt: entry,
+        };
+        let content = serde_json::to_vec(&page).map_err(JournalError::Unwritable)?;
+        durable::replace(&self.path, &content, 0o600)?;
+        tracing::debug!(%point, attempt = %entry.attempt, "journal written");
+        Ok(())
+    }
+
+    fn clear(&self) -> Result<(), JournalError> {
+        Ok(durable::remove(&self.path)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{News, Wish};
+
+    fn entry() -> Entry {
+        Entry {
+            attempt: Uuid::from_u128(7),
+            target: Target {
+                digest: "d".into(),
+                wish: Wish::Unknown,
+            },
+            phase: Phase::Staged,
+            plan: Plan::default(),
+            steps: Vec::new(),
+            events: [News::Downloading(Plan::default()), News::Downloaded]
+                .into_iter()
+                .zip(1..)
+                .map(|(news, sequence)| Event {
+                    sequence,
+                    at: DateTime::UNIX_EPOCH,
+                    boot_id: String::new(),
+                    news,
+                })
+                .collect(),
+            acknowledged: 1,
+            before: None,
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read_until_it_is_cleared() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = FileJournal::at(folder.path().join("journal.json"));
+        assert_eq!(journal.read().unwrap(), None);
+        journal.write(&Point::fixed("opened"), &entry()).unwrap();
+        assert_eq!(journal.read().unwrap(), Some(entry()));
+        journal.clear().unwrap();
+        assert_eq!(journal.read().unwrap(), None);
+        journal.clear().unwrap();
+    }
+
+    #[test]
+    fn only_what_is_not_acknowledged_is_sent() {
+        let mut entry = entry();
+        let numbers = |entry: &Entry| {
+            entry
+                .unsent()
+                .iter()
+                .map(|event| event.sequence)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(&entry), [2]);
+        entry.acknowledged = 0;
+        assert_eq!(numbers(&entry), [1, 2]);
+        entry.acknowledged = 9;
+        assert_eq!(numbers(&entry), [0; 0]);
+    }
+
+    #[test]
+    fn a_journal_that_makes_no_sense_is_set_aside_and_not_guessed_at() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.json");
+        let journal = FileJournal::at(&path);
+        journal.write(&Point::fixed("opened"), &entry()).unwrap();
+        let sound = std::fs::read_to_string(&path).unwrap();
+
+        let gap = sound.replace("\"sequence\":1", "\"sequence\":3");
+        let other_form = sound.replace("\"format\":1", "\"format\":2");
+        let half = sound[..sound.len() / 2].to_owned();
+        let unknown = sound.replace("\"before\"", "\"befour\"");
+        for (number, bad) in [gap, other_form, half, unknown, String::new()]
+            .into_iter()
+            .enumerate()
+        {
+            std::fs::write(&path, &bad).unwrap();
+            assert_eq!(journal.read().unwrap(), None, "{bad}");
+            assert!(!path.exists());
+            let aside = folder.path().join(format!("journal.json.corrupt-{number}"));
+            assert_eq!(std::fs::read_to_string(aside).unwrap(), bad);
+        }
+    }
+}

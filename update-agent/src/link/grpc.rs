@@ -1,0 +1,213 @@
+//! The way to the server over gRPC and TLS.
+
+use std::error::Error;
+use std::future::Future;
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use backon::{ExponentialBuilder, Retryable};
+use evenkeel_kit::Secret;
+use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
+use tonic::metadata::AsciiMetadataValue;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::{Code, Request, Response, Status};
+use uuid::Uuid;
+
+use super::trust::Trust;
+use super::{Answer, Applicant, Enrolled, Leave, Link, LinkError, wire};
+use crate::facts::Facts;
+use crate::journal::Entry;
+
+/// How long a connection may take to come about.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Speaks to the server. Connects when it must and again when the connection was lost.
+pub struct GrpcLink {
+    client: AgentServiceClient<Channel>,
+    credential: RwLock<Option<AsciiMetadataValue>>,
+    deadline: Duration,
+}
+
+impl std::fmt::Debug for GrpcLink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GrpcLink").finish_non_exhaustive()
+    }
+}
+
+impl GrpcLink {
+    /// A link that trusts whom it is told to. Nothing is sent yet. Each call may take as long as `deadline`.
+    pub fn new(server: &str, trust: &Trust, deadline: Duration) -> Result<Self, LinkError> {
+        let setup = |error: tonic::transport::Error| LinkError::Setup(whole(&error));
+        let tls = match trust {
+            Trust::Ca(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
+            Trust::System => ClientTlsConfig::new().with_native_roots(),
+        };
+        let channel = Endpoint::from_shared(server.to_owned())
+            .map_err(setup)?
+            .tls_config(tls)
+            .map_err(setup)?
+            .connect_timeout(CONNECT)
+            .timeout(deadline)
+            .tcp_keepalive(Some(Duration::from_mins(1)))
+            .connect_lazy();
+        Ok(Self {
+            client: AgentServiceClient::new(channel),
+            credential: RwLock::new(None),
+            deadline,
+        })
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        request.set_timeout(self.deadline);
+        let credential = self.credential.read();
+        if let Some(value) = &*credential.unwrap_or_else(PoisonError::into_inner) {
+            request
+                .metadata_mut()
+                .insert("authorization", value.clone());
+        }
+        request
+    }
+
+    /// Makes a call, again if that may help.
+    async fn call<A, F>(&self, call: impl Fn() -> F) -> Result<A, LinkError>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let once = || async {
+            // The server is told the deadline, and we do not rely on its keeping it.
+            match tokio::time::timeout(self.deadline, call()).await {
+                Ok(Ok(answer)) => Ok(answer.into_inner()),
+                Ok(Err(status)) => Err(meaning(&status)),
+                Err(_) => Err(LinkError::Unavailable(format!(
+                    "no answer within {} s",
+                    self.deadline.as_secs()
+                ))),
+            }
+        };
+        let backoff = ExponentialBuilder::new()
+            .with_min_delay(Duration::from_millis(500))
+            .with_max_delay(Duration::from_secs(5))
+            .with_jitter()
+            .with_max_times(2);
+        once.retry(backoff)
+            .sleep(tokio::time::sleep)
+            .when(|error| matches!(error, LinkError::Unavailable(_)))
+            .await
+    }
+}
+
+#[async_trait::async_trait]
+impl Link for GrpcLink {
+    async fn enroll(&self, applicant: &Applicant) -> Result<Enrolled, LinkError> {
+        let message = wire::enroll_request(applicant);
+        let answer = self
+            .call(|| {
+                let request = self.request(message.clone());
+                let mut client = self.client.clone();
+                async move { client.enroll(request).await }
+            })
+            .await?;
+        wire::enrolled(answer)
+    }
+
+    async fn poll(
+        &self,
+        facts: &Facts,
+        whole: bool,
+        attempt: Option<(Uuid, u32)>,
+    ) -> Result<Answer, LinkError> {
+        let message = wire::poll_request(facts, whole, attempt);
+        let answer = self
+            .call(|| {
+                let request = self.request(message.clone());
+                let mut client = self.client.clone();
+                async move { client.poll(request).await }
+            })
+            .await?;
+        wire::answer(answer)
+    }
+
+    async fn begin(&self, entry: &Entry) -> Result<Leave, LinkError> {
+        let message = wire::begin_request(entry);
+        let answer = self
+            .call(|| {
+                let request = self.request(message.clone());
+                let mut client = self.client.clone();
+                async move { client.begin(request).await }
+            })
+            .await?;
+        wire::leave(answer)
+    }
+
+    async fn report(&self, entry: &Entry) -> Result<u32, LinkError> {
+        let message = wire::report_request(entry);
+        let answer = self
+            .call(|| {
+                let request = self.request(message.clone());
+                let mut client = self.client.clone();
+                async move { client.report(request).await }
+            })
+            .await?;
+        if !answer.run_id.is_empty() {
+            tracing::debug!(
+                run = answer.run_id,
+                acknowledged = answer.acknowledged,
+                "reported"
+            );
+        }
+        Ok(answer.acknowledged)
+    }
+
+    fn renew(&self, credential: &Secret) -> Result<(), LinkError> {
+        let text = format!("Bearer {}", credential.reveal());
+        let mut value = AsciiMetadataValue::try_from(text)
+            .map_err(|_| LinkError::Setup("the credential is no token".to_owned()))?;
+        value.set_sensitive(true);
+        let mut current = self
+            .credential
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *current = Some(value);
+        Ok(())
+    }
+}
+
+fn meaning(status: &Status) -> LinkError {
+    let text = match status.source() {
+        Some(source) => whole(source),
+        None => status.message().to_owned(),
+    };
+    match status.code() {
+        Code::Unauthenticated | Code::PermissionDenied => LinkError::Denied(text),
+        Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::Unimplemented => LinkError::Refused(text),
+        Code::Ok
+        | Code::Cancelled
+        | Code::Unknown
+        | Code::DeadlineExceeded
+        | Code::ResourceExhausted
+        | Code::Aborted
+        | Code::Internal
+        | Code::Unavailable
+        | Code::DataLoss => LinkError::Unavailable(text),
+    }
+}
+
+/// The error with its causes. Errors of the transport repeat their causes; here each is said once.
+fn whole(error: &(dyn Error + 'static)) -> String {
+    let mut said = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !said.ends_with(&more) {
+            said = format!("{said}: {more}");
+        }
+        cause = error.source();
+    }
+    said
+}

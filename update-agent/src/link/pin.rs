@@ -1,0 +1,109 @@
+//! Fetches the certification authority that a join token names by its digest.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
+use sha2::{Digest as _, Sha256};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::trust::TrustError;
+
+/// How long the server may take to show its certificates.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Connects once and returns the authority, as DER. The server's certificate is fully checked against it.
+pub async fn fetch_ca(host: &str, port: u16, digest: [u8; 32]) -> Result<Vec<u8>, TrustError> {
+    let provider = Arc::new(ring::default_provider());
+    let verifier = Arc::new(PinnedVerifier {
+        digest,
+        provider: Arc::clone(&provider),
+        found: OnceLock::new(),
+    });
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(TrustError::Tls)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::clone(&verifier) as Arc<dyn ServerCertVerifier>)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let name =
+        ServerName::try_from(host.to_owned()).map_err(|_| TrustError::Host(host.to_owned()))?;
+    let connect = async {
+        let stream = TcpStream::connect((host, port)).await?;
+        TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await
+    };
+    match tokio::time::timeout(DEADLINE, connect).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => return Err(TrustError::Connect(error)),
+        Err(_) => return Err(TrustError::Connect(std::io::ErrorKind::TimedOut.into())),
+    }
+    let found = verifier.found.get();
+    found.cloned().ok_or(TrustError::NotPinned)
+}
+
+/// Accepts a chain only if it holds a certificate with the digest and is sound with that one as its only root.
+#[derive(Debug)]
+struct PinnedVerifier {
+    digest: [u8; 32],
+    provider: Arc<CryptoProvider>,
+    found: OnceLock<Vec<u8>>,
+}
+
+impl ServerCertVerifier for PinnedVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let pinned = |der: &&CertificateDer<'_>| Sha256::digest(der.as_ref())[..] == self.digest;
+        let ca = intermediates.iter().find(pinned);
+        let ca = ca.ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
+        let mut roots = RootCertStore::empty();
+        roots.add(ca.clone().into_owned())?;
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&self.provider))
+            .build()
+            .map_err(|error| Error::General(error.to_string()))?
+            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
+        self.found.get_or_init(|| ca.to_vec());
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, cert, dss, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, cert, dss, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}

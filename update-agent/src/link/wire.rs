@@ -1,0 +1,354 @@
+//! From the agent's own types to messages and back. No message is known beyond this folder.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use evenkeel_kit::Secret;
+use evenkeel_proto::agent as pb;
+use prost::Message;
+use prost_types::Timestamp;
+use sha2::{Digest as _, Sha256};
+use uuid::Uuid;
+
+use super::{Answer, Applicant, Enrolled, Leave, LinkError};
+use crate::facts::Facts;
+use crate::journal::Entry;
+use crate::model::{
+    Act, Decision, Event, Failure, FailureKind, News, PackageMode, PackageResult, PackageWish,
+    Plan, Target, WantedPackage, Wish,
+};
+use crate::os::OsRelease;
+
+/// Neither a server in a hurry nor one that forgot to say gets a poll more often than this.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// SHA-256 of the facts as they are sent.
+pub fn facts_digest(facts: &Facts) -> [u8; 32] {
+    Sha256::digest(facts_message(facts).encode_to_vec()).into()
+}
+
+pub(super) fn enroll_request(applicant: &Applicant) -> pb::EnrollRequest {
+    pb::EnrollRequest {
+        join_token: applicant.token.reveal().to_owned(),
+        identity: Some(pb::Identity {
+            uuid: applicant.identity.uuid.to_string(),
+            serial_number: applicant.identity.serial_number.clone(),
+            host_name: applicant.identity.host_name.clone(),
+        }),
+        os_release: Some(os_release(&applicant.os_release)),
+        architecture: applicant.architecture.clone(),
+        public_key: applicant.public_key.clone(),
+        agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+pub(super) fn enrolled(answer: pb::EnrollResponse) -> Result<Enrolled, LinkError> {
+    if answer.credential.is_empty() {
+        return Err(LinkError::Nonsense("it gives no credential"));
+    }
+    Ok(Enrolled {
+        credential: Secret::new(answer.credential),
+        credential_expires: answer.credential_expires.and_then(instant),
+        host_id: answer.host_id,
+        instance_id: answer.instance_id,
+        project: answer.project,
+    })
+}
+
+pub(super) fn poll_request(
+    facts: &Facts,
+    whole: bool,
+    attempt: Option<(Uuid, u32)>,
+) -> pb::PollRequest {
+    pb::PollRequest {
+        facts_digest: facts_digest(facts).to_vec(),
+        facts: whole.then(|| facts_message(facts)),
+        attempt: attempt.map(|(id, last_sequence)| pb::Attempt {
+            id: id.to_string(),
+            last_sequence,
+        }),
+    }
+}
+
+pub(super) fn answer(answer: pb::PollResponse) -> Result<Answer, LinkError> {
+    let next_poll = Duration::from_millis(answer.next_poll_millis.into());
+    Ok(Answer {
+        want_facts: answer.want_facts,
+        next_poll: next_poll.max(SHORTEST),
+        decision: decision(answer.decision.unwrap_or_default())?,
+        credential: Some(answer.credential)
+            .filter(|text| !text.is_empty())
+            .map(Secret::new),
+    })
+}
+
+pub(super) fn begin_request(entry: &Entry) -> pb::BeginRequest {
+    pb::BeginRequest {
+        attempt_id: entry.attempt.to_string(),
+        target_digest: entry.target.digest.clone(),
+        last_sequence: entry.acknowledged,
+    }
+}
+
+pub(super) fn leave(answer: pb::BeginResponse) -> Result<Leave, LinkError> {
+    let now = answer.now.and_then(instant);
+    match answer.answer {
+        Some(pb::begin_response::Answer::Granted(granted)) => {
+            let before = granted.before.and_then(instant);
+            // By the server's own clock, which made the instant: the node's may be wrong.
+            match (before, now) {
+                (Some(before), Some(now)) if before <= now => Ok(Leave::Refused {
+                    reason: "the leave to begin had ended when it arrived".to_owned(),
+                }),
+                _ => Ok(Leave::Granted { before }),
+            }
+        }
+        Some(pb::begin_response::Answer::Refused(refused)) => Ok(Leave::Refused {
+            reason: refused.reason,
+        }),
+        None => Err(LinkError::Nonsense("it neither grants nor refuses")),
+    }
+}
+
+pub(super) fn report_request(entry: &Entry) -> pb::ReportRequest {
+    pb::ReportRequest {
+        attempt_id: entry.attempt.to_string(),
+        target_digest: entry.target.digest.clone(),
+        events: entry.unsent().iter().map(event).collect(),
+    }
+}
+
+fn facts_message(facts: &Facts) -> pb::Facts {
+    let available = facts.available.iter().map(|package| pb::AvailablePackage {
+        name: package.name.clone(),
+        architecture: package.architecture.clone(),
+        installed_version: package.installed.clone(),
+        available_version: package.available.clone(),
+    });
+    pb::Facts {
+        agent_version: facts.agent_version.clone(),
+        os_release: Some(os_release(&facts.os_release)),
+        architecture: facts.architecture.clone(),
+        kernel_release: facts.kernel_release.clone(),
+        boot_id: facts.boot_id.clone(),
+        modules: facts.modules.clone(),
+        available: available.collect(),
+        installed_digest: facts.installed_digest.clone(),
+        reboot_required: facts.reboot_required,
+        reboot_required_by: facts.reboot_required_by.clone(),
+        audit: facts.audit.clone(),
+    }
+}
+
+fn os_release(release: &OsRelease) -> pb::OsRelease {
+    pb::OsRelease {
+        id: release.id.clone(),
+        version_id: release.version_id.clone(),
+        pretty_name: release.pretty_name.clone(),
+        version_codename: release.version_codename.clone(),
+    }
+}
+
+fn decision(decision: pb::Decision) -> Result<Decision, LinkError> {
+    use pb::decision::Act as Said;
+    let act = match decision.act {
+        None | Some(Said::Idle(_)) => Act::Idle,
+        Some(Said::Fetch(fetch)) => Act::Fetch(target(fetch.target)?),
+        Some(Said::Apply(apply)) => Act::Apply {
+            target: target(apply.target)?,
+            before: apply.before.and_then(instant),
+        },
+        Some(Said::Continue(_)) => Act::Continue,
+        Some(Said::Cancel(cancel)) => Act::Cancel {
+            cause: cancel.cause,
+        },
+    };
+    Ok(Decision {
+        act,
+        reason: decision.reason,
+        next: decision.next.and_then(instant),
+    })
+}
+
+fn target(target: Option<pb::Target>) -> Result<Target, LinkError> {
+    let target = target.ok_or(LinkError::Nonsense("it names no target"))?;
+    if target.digest.is_empty() {
+        return Err(LinkError::Nonsense("its target has no digest"));
+    }
+    let wish = match target.wish {
+        Some(pb::target::Wish::Packages(packages)) => package_wish(packages),
+        None => Wish::Unknown,
+    };
+    Ok(Target {
+        digest: target.digest,
+        wish,
+    })
+}
+
+fn package_wish(packages: pb::Packages) -> Wish {
+    let mode = match packages.mode {
+        Some(pb::packages::Mode::Latest(_)) => PackageMode::Latest,
+        Some(pb::packages::Mode::Exactly(exactly)) => {
+            let wanted = exactly.packages.into_iter().map(|package| WantedPackage {
+                name: package.name,
+                version: Some(package.version).filter(|version| !version.is_empty()),
+            });
+            PackageMode::Exactly(wanted.collect())
+        }
+        None => return Wish::Unknown,
+    };
+    Wish::Packages(PackageWish {
+        mode,
+        sources: packages.sources,
+    })
+}
+
+fn event(event: &Event) -> pb::Event {
+    use pb::event::News as Said;
+    let news = match &event.news {
+        News::Downloading(plan) => Said::Downloading(pb::Downloading {
+            plan: Some(plan_message(plan)),
+        }),
+        News::Downloaded => Said::Downloaded(pb::Downloaded {}),
+        News::Began => Said::Began(pb::Began {}),
+        News::VerifyBegun => Said::VerifyBegun(pb::VerifyBegun {}),
+        News::Finished { results } => Said::Finished(pb::Finished {
+            results: results_message(results),
+        }),
+        News::Failed { failure, results } => Said::Failed(failed(failure, results)),
+        News::Reverted { failure } => Said::Reverted(pb::Reverted {
+            kind: kind(failure.kind).into(),
+            reason: failure.reason.clone(),
+        }),
+        News::NothingToDo => Said::NothingToDo(pb::NothingToDo {}),
+        News::Cancelled { cause } => Said::Cancelled(pb::Cancelled {
+            cause: cause.clone(),
+        }),
+    };
+    pb::Event {
+        sequence: event.sequence,
+        node_time: Some(timestamp(event.at)),
+        boot_id: event.boot_id.clone(),
+        news: Some(news),
+    }
+}
+
+fn plan_message(plan: &Plan) -> pb::Plan {
+    let changes = plan.changes.iter().map(|change| pb::PackageChange {
+        name: change.name.clone(),
+        architecture: change.architecture.clone(),
+        before: change.before.clone().unwrap_or_default(),
+        after: change.after.clone().unwrap_or_default(),
+    });
+    pb::Plan {
+        changes: changes.collect(),
+        download_bytes: plan.download_bytes,
+    }
+}
+
+fn results_message(results: &[PackageResult]) -> Vec<pb::PackageResult> {
+    let results = results.iter().map(|result| pb::PackageResult {
+        name: result.name.clone(),
+        architecture: result.architecture.clone(),
+        version: result.version.clone(),
+        state: result.state.clone(),
+    });
+    results.collect()
+}
+
+fn failed(failure: &Failure, results: &[PackageResult]) -> pb::Failed {
+    pb::Failed {
+        kind: kind(failure.kind).into(),
+        reason: failure.reason.clone(),
+        log: failure.log.clone(),
+        results: results_message(results),
+    }
+}
+
+fn kind(kind: FailureKind) -> pb::FailureKind {
+    match kind {
+        FailureKind::Refresh => pb::FailureKind::Refresh,
+        FailureKind::Plan => pb::FailureKind::Plan,
+        FailureKind::Download => pb::FailureKind::Download,
+        FailureKind::Signature => pb::FailureKind::Signature,
+        FailureKind::Storage => pb::FailureKind::Storage,
+        FailureKind::Apply => pb::FailureKind::Apply,
+        FailureKind::Verify => pb::FailureKind::Verify,
+        FailureKind::Interrupted => pb::FailureKind::Interrupted,
+        FailureKind::Unsupported => pb::FailureKind::Unsupported,
+    }
+}
+
+fn instant(timestamp: Timestamp) -> Option<DateTime<Utc>> {
+    DateTime::from_timestamp(timestamp.seconds, u32::try_from(timestamp.nanos).ok()?)
+}
+
+fn timestamp(instant: DateTime<Utc>) -> Timestamp {
+    Timestamp {
+        seconds: instant.timestamp(),
+        // A leap second is written as more than a second of nanoseconds, which a message must not have.
+        nanos: i32::try_from(instant.timestamp_subsec_nanos().min(999_999_999)).unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leave_that_ended_on_its_way_is_no_leave() {
+        let at = |seconds| Some(Timestamp { seconds, nanos: 0 });
+        let answer = |before, now| pb::BeginResponse {
+            answer: Some(pb::begin_response::Answer::Granted(pb::Granted { before })),
+            now,
+        };
+        let granted = Leave::Granted {
+            before: DateTime::from_timestamp(10, 0),
+        };
+        assert_eq!(leave(answer(at(10), at(9))).unwrap(), granted);
+        assert!(matches!(
+            leave(answer(at(10), at(10))).unwrap(),
+            Leave::Refused { .. }
+        ));
+        assert!(leave(pb::BeginResponse::default()).is_err());
+    }
+
+    #[test]
+    fn a_wish_that_is_not_known_is_told_from_none() {
+        let fetch = |target| pb::Decision {
+            act: Some(pb::decision::Act::Fetch(pb::Fetch { target })),
+            ..pb::Decision::default()
+        };
+        let unknown = pb::Target {
+            digest: "d".into(),
+            wish: None,
+        };
+        let Act::Fetch(target) = decision(fetch(Some(unknown))).unwrap().act else {
+            panic!("a fetch")
+        };
+        assert_eq!(target.wish, Wish::Unknown);
+        assert!(decision(fetch(None)).is_err());
+        assert!(decision(fetch(Some(pb::Target::default()))).is_err());
+        assert_eq!(decision(pb::Decision::default()).unwrap().act, Act::Idle);
+    }
+
+    #[test]
+    fn a_poll_is_never_wanted_at_once() {
+        let soon = answer(pb::PollResponse::default()).unwrap();
+        assert_eq!(soon.next_poll, SHORTEST);
+        let later = pb::PollResponse {
+            next_poll_millis: 30_000,
+            ..pb::PollResponse::default()
+        };
+        assert_eq!(answer(later).unwrap().next_poll, Duration::from_secs(30));
+    }
+
+    #[test]
+    fn the_digest_of_the_facts_changes_with_them() {
+        let mut facts = Facts::default();
+        let before = facts_digest(&facts);
+        assert_eq!(facts_digest(&facts), before);
+        facts.audit = "x".into();
+        assert_ne!(facts_digest(&facts), before);
+    }
+}

@@ -1,0 +1,11 @@
+//! The executable `evenkeel-agent`.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use evenkeel_update_agent::cli::Cli;
+use evenkeel_update_agent::commands;
+
+fn main() -> ExitCode {
+    commands::execute(Cli::parse())
+}

@@ -1,0 +1,265 @@
+//! What knows how to change one kind of thing: the contract between the engine and its modules.
+//!
+//! A module looks, thinks and acts. `plan` has no `self`, so it cannot act. A module is fully typed; [`Plugged`] hides
+//! the types from the engine and ties the module to its part of the wish. Adding a module is one folder and one line
+//! where the modules are listed.
+
+use std::future::Future;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Change, Failure, FailureKind, PackageResult, Wish};
+
+pub mod packages;
+
+/// Whether a step is taken for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Try {
+    /// Nobody has begun it.
+    First,
+    /// It was begun and its end was not written down: it may be done, half done or not begun at all.
+    Again,
+}
+
+/// Whether the change may begin, as far as the node itself is concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ready {
+    /// It may.
+    Yes,
+    /// Not now, because of this; it will pass by itself.
+    NotYet(String),
+}
+
+/// What came of an attempt to go back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undone {
+    /// The node is verified to be as before.
+    Entirely,
+    /// The module does not know how: the node stays as it is.
+    Impossible,
+}
+
+/// What was found when the work was looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Each package of the plan as it is now.
+    pub results: Vec<PackageResult>,
+    /// What is not as it was planned.
+    pub problem: Option<Failure>,
+}
+
+/// A plan of one module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft<S> {
+    /// The whole change.
+    pub changes: Vec<Change>,
+    /// Bytes to fetch.
+    pub download_bytes: u64,
+    /// The way there; none if there is nothing to do.
+    pub steps: Vec<S>,
+}
+
+impl<S> Default for Draft<S> {
+    fn default() -> Self {
+        Self {
+            changes: Vec::new(),
+            download_bytes: 0,
+            steps: Vec::new(),
+        }
+    }
+}
+
+/// The contract between the engine and a module.
+pub trait Module: Send + Sync + 'static {
+    /// Stable: it is written into the journal.
+    const NAME: &'static str;
+    /// The names of its kinds of steps, in the order in which they are taken.
+    const STEPS: &'static [&'static str];
+    /// Its part of a wish.
+    type Wanted: Sync + 'static;
+    /// What it sees.
+    type Observed: Send;
+    /// One change. Written to the journal before it is made.
+    type Step: Serialize + DeserializeOwned + Send + Sync;
+
+    /// Brings what is known about the outside up to date. Changes nothing of the node but that knowledge.
+    fn refresh(
+        &self,
+        wanted: Option<&Self::Wanted>,
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Looks: what is, and what the tools say would be the way to what is wanted. Changes nothing.
+    fn observe(
+        &self,
+        wanted: &Self::Wanted,
+    ) -> impl Future<Output = Result<Self::Observed, Failure>> + Send;
+
+    /// Thinks. No `self`, so there is nothing to act with: the same input gives the same draft.
+    fn plan(wanted: &Self::Wanted, observed: &Self::Observed)
+    -> Result<Draft<Self::Step>, Failure>;
+
+    /// Which of [`Module::STEPS`] a step is.
+    fn step_name(step: &Self::Step) -> &'static str;
+
+    /// Fetches and checks what a step needs, so that nothing has to be fetched when it is taken. What is there already
+    /// is checked again and not fetched again. Changes nothing of the node.
+    fn fetch(&self, step: &Self::Step) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Looks whether the steps still fit the node, as near to the beginning as can be.
+    fn check(&self, steps: &[Self::Step]) -> impl Future<Output = Result<Ready, Failure>> + Send;
+
+    /// Acts. Safe to repeat: the machine may lose power in the middle.
+    fn apply(
+        &self,
+        step: &Self::Step,
+        trying: Try,
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Looks at what the steps made.
+    fn verify(&self, steps: &[Self::Step])
+    -> impl Future<Output = Result<Verdict, Failure>> + Send;
+
+    /// Goes back to what was before the steps, if the module knows how.
+    fn undo(&self, steps: &[Self::Step]) -> impl Future<Output = Result<Undone, Failure>> + Send;
+
+    /// Removes what was fetched.
+    fn clean(&self) -> Result<(), Failure>;
+}
+
+/// A step as the engine and the journal see it: whose, which, and what, unread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AnyStep {
+    /// Whose.
+    pub module: String,
+    /// Which of the module's steps.
+    pub name: String,
+    /// What.
+    pub what: serde_json::Value,
+}
+
+/// A module with its types hidden, so that the engine can hold a list of them. The methods are those of [`Module`];
+/// steps of other modules are left alone.
+#[async_trait::async_trait]
+pub trait AnyModule: Send + Sync {
+    /// [`Module::NAME`].
+    fn name(&self) -> &'static str;
+    /// [`Module::STEPS`].
+    fn step_names(&self) -> &'static [&'static str];
+    /// [`Module::refresh`]; `None` refreshes without a wish.
+    async fn refresh(&self, wish: Option<&Wish>) -> Result<(), Failure>;
+    /// Looks and thinks; `None` if the wish does not speak of this module.
+    async fn plan(&self, wish: &Wish) -> Result<Option<Draft<AnyStep>>, Failure>;
+    /// [`Module::fetch`].
+    async fn fetch(&self, step: &AnyStep) -> Result<(), Failure>;
+    /// [`Module::check`].
+    async fn check(&self, steps: &[AnyStep]) -> Result<Ready, Failure>;
+    /// [`Module::apply`].
+    async fn apply(&self, step: &AnyStep, trying: Try) -> Result<(), Failure>;
+    /// [`Module::verify`].
+    async fn verify(&self, steps: &[AnyStep]) -> Result<Verdict, Failure>;
+    /// [`Module::undo`].
+    async fn undo(&self, steps: &[AnyStep]) -> Result<Undone, Failure>;
+    /// [`Module::clean`].
+    fn clean(&self) -> Result<(), Failure>;
+}
+
+/// Ties a module to its part of the wish.
+#[derive(Debug)]
+pub struct Plugged<M: Module> {
+    /// The module.
+    pub module: M,
+    /// Its part.
+    pub wanted: fn(&Wish) -> Option<&M::Wanted>,
+}
+
+#[async_trait::async_trait]
+impl<M: Module> AnyModule for Plugged<M> {
+    fn name(&self) -> &'static str {
+        M::NAME
+    }
+
+    fn step_names(&self) -> &'static [&'static str] {
+        M::STEPS
+    }
+
+    async fn refresh(&self, wish: Option<&Wish>) -> Result<(), Failure> {
+        match wish {
+            None => self.module.refresh(None).await,
+            Some(wish) => match (self.wanted)(wish) {
+                Some(wanted) => self.module.refresh(Some(wanted)).await,
+                None => Ok(()),
+            },
+        }
+    }
+
+    async fn plan(&self, wish: &Wish) -> Result<Option<Draft<AnyStep>>, Failure> {
+        let Some(wanted) = (self.wanted)(wish) else {
+            return Ok(None);
+        };
+        let observed = self.module.observe(wanted).await?;
+        let draft = M::plan(wanted, &observed)?;
+        let steps: Result<Vec<_>, _> = draft.steps.iter().map(pack::<M>).collect();
+        Ok(Some(Draft {
+            changes: draft.changes,
+            download_bytes: draft.download_bytes,
+            steps: steps?,
+        }))
+    }
+
+    async fn fetch(&self, step: &AnyStep) -> Result<(), Failure> {
+        self.module.fetch(&unpack::<M>(step)?).await
+    }
+
+    async fn check(&self, steps: &[AnyStep]) -> Result<Ready, Failure> {
+        self.module.check(&unpack_own::<M>(steps)?).await
+    }
+
+    async fn apply(&self, step: &AnyStep, trying: Try) -> Result<(), Failure> {
+        self.module.apply(&unpack::<M>(step)?, trying).await
+    }
+
+    async fn verify(&self, steps: &[AnyStep]) -> Result<Verdict, Failure> {
+        self.module.verify(&unpack_own::<M>(steps)?).await
+    }
+
+    async fn undo(&self, steps: &[AnyStep]) -> Result<Undone, Failure> {
+        self.module.undo(&unpack_own::<M>(steps)?).await
+    }
+
+    fn clean(&self) -> Result<(), Failure> {
+        self.module.clean()
+    }
+}
+
+fn pack<M: Module>(step: &M::Step) -> Result<AnyStep, Failure> {
+    let what = serde_json::to_value(step).map_err(|error| {
+        let reason = format!("a step of {} cannot be written down: {error}", M::NAME);
+        Failure::new(FailureKind::Plan, reason)
+    })?;
+    Ok(AnyStep {
+        module: M::NAME.to_owned(),
+        name: M::step_name(step).to_owned(),
+        what,
+    })
+}
+
+fn unpack<M: Module>(step: &AnyStep) -> Result<M::Step, Failure> {
+    M::Step::deserialize(&step.what).map_err(|error| {
+        let reason = format!(
+            "the step {} of {} is not known: {error}",
+            step.name,
+            M::NAME
+        );
+        Failure::new(FailureKind::Unsupported, reason)
+    })
+}
+
+fn unpack_own<M: Module>(steps: &[AnyStep]) -> Result<Vec<M::Step>, Failure> {
+    steps
+        .iter()
+        .filter(|step| step.module == M::NAME)
+        .map(unpack::<M>)
+        .collect()
+}

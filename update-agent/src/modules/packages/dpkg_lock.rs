@@ -1,0 +1,118 @@
+//! dpkg's locks: nothing is repaired beside a living dpkg.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::io::Errno;
+use tokio::time::Instant;
+
+use crate::durable::FileError;
+use crate::place::Place;
+
+/// How often a lock that is held is tried again.
+const PACE: Duration = Duration::from_millis(200);
+
+/// Held while the agent itself runs dpkg: other front ends wait.
+#[derive(Debug)]
+pub struct DpkgLock {
+    _front_end: File,
+}
+
+/// The lock was not obtained.
+#[derive(Debug, thiserror::Error)]
+pub enum DpkgLockError {
+    /// Someone else held it all the time.
+    #[error("another program has been holding dpkg's lock for {} s", .0.as_secs())]
+    Held(Duration),
+    /// The file could not be opened or locked.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl DpkgLock {
+    /// Waits until neither a front end nor dpkg itself is at work, then keeps other front ends away.
+    pub async fn take(place: &Place, wait: Duration) -> Result<Self, DpkgLockError> {
+        let until = Instant::now() + wait;
+        let front_end = lock(&place.inside("/var/lib/dpkg/lock-frontend"), wait, until).await?;
+        // A dpkg that lost its front end has this one. It is let go at once: the dpkg that we start needs it.
+        lock(&place.inside("/var/lib/dpkg/lock"), wait, until).await?;
+        Ok(Self {
+            _front_end: front_end,
+        })
+    }
+}
+
+async fn lock(path: &Path, wait: Duration, until: Instant) -> Result<File, DpkgLockError> {
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o640)
+        .open(path)
+        .map_err(FileError::while_doing("open", path))?;
+    loop {
+        match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::AGAIN | Errno::ACCESS) => {}
+            Err(error) => {
+                return Err(FileError::while_doing("lock", path)(error.into()).into());
+            }
+        }
+        if Instant::now() >= until {
+            return Err(DpkgLockError::Held(wait));
+        }
+        tokio::time::sleep(PACE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runner::{Command, HostRunner, Runner};
+
+    /// Locks as dpkg does, says so, and holds on until the file `go` is there.
+    const HOLD: &str = r#"
+use Fcntl;
+open(my $file, "+>", $ARGV[0]) or die;
+my $lock = pack("s s x4 q q l x4", F_WRLCK, 0, 0, 0, 0);
+fcntl($file, F_SETLK, $lock) or die;
+open(my $said, ">", "$ARGV[1]/held") or die; close($said);
+select(undef, undef, undef, 0.01) until -e "$ARGV[1]/go";
+"#;
+
+    #[tokio::test]
+    async fn the_lock_is_waited_for_and_the_wait_has_an_end() {
+        let root = tempfile::tempdir().unwrap();
+        let dpkg = root.path().join("var/lib/dpkg");
+        std::fs::create_dir_all(&dpkg).unwrap();
+        let place = Place::new(root.path(), None);
+        let folder = root.path().display().to_string();
+        let file = dpkg.join("lock").display().to_string();
+        let holder = HostRunner::new(Path::new("/"));
+        let command =
+            Command::new("perl", Duration::from_mins(1)).with(["-e", HOLD, &file, &folder]);
+        let held = root.path().join("held");
+
+        let ours = async {
+            while !held.exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let error = DpkgLock::take(&place, Duration::from_millis(300))
+                .await
+                .unwrap_err();
+            assert!(matches!(error, DpkgLockError::Held(_)), "{error}");
+            std::fs::write(root.path().join("go"), "").unwrap();
+            DpkgLock::take(&place, Duration::from_secs(20))
+                .await
+                .unwrap();
+        };
+        let both = async { tokio::join!(holder.run(&command), ours) };
+        let (output, ()) = tokio::time::timeout(Duration::from_mins(1), both)
+            .await
+            .expect("a holder and a waiter");
+        assert!(output.unwrap().succeeded());
+    }
+}

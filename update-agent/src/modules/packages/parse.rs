@@ -1,0 +1,344 @@
+//! Reads what apt and dpkg print. They are run with `LC_ALL=C.UTF-8`, so that they speak English.
+
+use super::Digest;
+
+/// A package as dpkg knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Debian's name.
+    pub name: String,
+    /// Debian's name of the architecture.
+    pub architecture: String,
+    /// The version.
+    pub version: String,
+    /// What is to become of it: `install`, `hold`, `deinstall`, …
+    pub want: String,
+    /// Where it stands: `installed`, `half-configured`, `config-files`, …
+    pub state: String,
+    /// `ok` or `reinstreq`.
+    pub flag: String,
+}
+
+impl Known {
+    /// Whether any of its files are on the system.
+    pub fn is_present(&self) -> bool {
+        !matches!(self.state.as_str(), "config-files" | "not-installed")
+    }
+
+    /// Its name as apt says it: with the architecture only if that is a foreign one.
+    pub fn package(&self, native: &str) -> String {
+        package(&self.name, &self.architecture, native)
+    }
+}
+
+/// A package's name as apt says it.
+pub fn package(name: &str, architecture: &str, native: &str) -> String {
+    if architecture == native || architecture == "all" {
+        name.to_owned()
+    } else {
+        format!("{name}:{architecture}")
+    }
+}
+
+/// The format for `dpkg-query --show` that [`listing`] reads.
+pub const LISTING: &str = "${Package}\t${Architecture}\t${Version}\t${db:Status-Want}\t${db:Status-Status}\t${db:Status-Eflag}\n";
+
+/// Reads the list of packages; `Err` is the line that makes no sense.
+pub fn listing(text: &str) -> Result<Vec<Known>, &str> {
+    text.lines()
+        .map(|line| {
+            let fields: Vec<_> = line.split('\t').collect();
+            let [name, architecture, version, want, state, flag] = fields[..] else {
+                return Err(line);
+            };
+            Ok(Known {
+                name: name.to_owned(),
+                architecture: architecture.to_owned(),
+                version: version.to_owned(),
+                want: want.to_owned(),
+                state: state.to_owned(),
+                flag: flag.to_owned(),
+            })
+        })
+        .collect()
+}
+
+/// What apt would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Simulation {
+    /// Packages that would be unpacked.
+    pub installs: Vec<Install>,
+    /// Packages that would be removed.
+    pub removals: Vec<String>,
+}
+
+/// A package that would be unpacked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Install {
+    /// Its name as apt says it.
+    pub package: String,
+    /// The version that is there.
+    pub before: Option<String>,
+    /// The version that would be there.
+    pub after: String,
+    /// The architecture of the new version.
+    pub architecture: String,
+}
+
+impl Install {
+    /// Debian's name.
+    pub fn name(&self) -> &str {
+        self.package.split(':').next().unwrap_or_default()
+    }
+}
+
+/// Reads what `apt-get --simulate` prints; `Err` is the line that makes no sense.
+pub fn simulation(text: &str) -> Result<Simulation, &str> {
+    let mut simulation = Simulation::default();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("Inst ") {
+            simulation.installs.push(install(rest).ok_or(line)?);
+        } else if let Some(rest) = line.strip_prefix("Remv ").or(line.strip_prefix("Purg ")) {
+            let package = rest.split(' ').next().filter(|name| !name.is_empty());
+            simulation.removals.push(package.ok_or(line)?.to_owned());
+        }
+    }
+    Ok(simulation)
+}
+
+/// `NAME[:ARCH] [BEFORE] (AFTER ORIGIN, ORIGIN [ARCH]) [NAME:ARCH ]`, where the second and the last part may be missing.
+fn install(rest: &str) -> Option<Install> {
+    let (package, rest) = rest.split_once(' ')?;
+    let (before, rest) = match rest.strip_prefix('[') {
+        Some(rest) => {
+            let (before, rest) = rest.split_once("] ")?;
+            (Some(before.to_owned()), rest)
+        }
+        None => (None, rest),
+    };
+    let (after, rest) = rest.strip_prefix('(')?.split_once(' ')?;
+    let (origins, _) = rest.split_once("])")?;
+    let (_, architecture) = origins.rsplit_once('[')?;
+    let whole = [package, after, architecture]
+        .iter()
+        .all(|part| !part.is_empty());
+    whole.then(|| Install {
+        package: package.to_owned(),
+        before,
+        after: after.to_owned(),
+        architecture: architecture.to_owned(),
+    })
+}
+
+/// A file that apt would fetch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetch {
+    /// The name it gets.
+    pub name: String,
+    /// Its size.
+    pub size: u64,
+    /// What it must hash to, as the signed index of the repository says.
+    pub digest: Digest,
+}
+
+/// Reads what `apt-get --print-uris download` prints; `Err` is the line that makes no sense.
+pub fn uris(text: &str) -> Result<Vec<Fetch>, &str> {
+    text.lines()
+        .filter(|line| line.starts_with('\''))
+        .map(|line| uri(line).ok_or(line))
+        .collect()
+}
+
+/// `'URI' NAME SIZE HASH:VALUE`.
+fn uri(line: &str) -> Option<Fetch> {
+    let (_, rest) = line.strip_prefix('\'')?.split_once("' ")?;
+    let mut words = rest.split(' ');
+    let name = words.next()?;
+    let size = words.next()?.parse().ok()?;
+    let digest = Digest::parse(words.next()?)?;
+    let plain =
+        name.strip_suffix(".deb").is_some() && !name.starts_with('.') && !name.contains('/');
+    plain.then(|| Fetch {
+        name: name.to_owned(),
+        size,
+        digest,
+    })
+}
+
+/// What a tool said, without the lines that it overwrote on a terminal.
+pub fn words(text: &str) -> String {
+    let mut cleaned = String::with_capacity(text.len());
+    for line in text.lines() {
+        let last = line.rsplit('\r').find(|part| !part.trim().is_empty());
+        cleaned.push_str(last.unwrap_or_default());
+        cleaned.push('\n');
+    }
+    cleaned
+}
+
+/// The lines in which apt or dpkg says what is wrong, joined.
+pub fn gist(text: &str) -> String {
+    let mut gist = String::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        if !says_what_is_wrong(line) {
+            continue;
+        }
+        if !gist.is_empty() {
+            gist.push_str("; ");
+        }
+        gist.push_str(line.trim());
+        // dpkg goes on in the next line, indented by one space.
+        if line.starts_with("dpkg: error")
+            && let Some(more) = lines.next_if(|next| next.starts_with(' '))
+        {
+            gist.push_str(more);
+        }
+    }
+    gist
+}
+
+fn says_what_is_wrong(line: &str) -> bool {
+    const RELATIONS: [&str; 4] = [
+        " : Depends: ",
+        " : PreDepends: ",
+        " : Conflicts: ",
+        " : Breaks: ",
+    ];
+    line.starts_with("E: ")
+        || line.starts_with("dpkg: error")
+        || RELATIONS.iter().any(|relation| line.contains(relation))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From Debian 12, apt 2.6.1: `apt-get -s upgrade --with-new-pkgs` on amd64 with i386 as foreign architecture.
+    const UPGRADE: &str = "\
+Reading package lists...
+Building dependency tree...
+Reading state information...
+Calculating upgrade...
+The following packages have been kept back:
+  demo-held
+The following NEW packages will be installed:
+  linux-image-6.1.0-40-amd64
+The following packages will be upgraded:
+  libc6 libc6:i386 bind9-host demo-app
+4 upgraded, 1 newly installed, 0 to remove and 1 not upgraded.
+Inst libc6 [2.36-9+deb12u9] (2.36-9+deb12u10 Debian:12.10/stable, Debian-Security:12/stable-security [amd64]) [libc6:i386 ]
+Inst libc6:i386 [2.36-9+deb12u9] (2.36-9+deb12u10 Debian:12.10/stable [i386])
+Conf libc6 (2.36-9+deb12u10 Debian:12.10/stable [amd64])
+Inst bind9-host [1:9.18.33-1~deb12u2] (1:9.18.41-1~deb12u1 Debian-Security:12/stable-security [amd64]) []
+Inst demo-app [1.0] (1.1 stable, local-deb [all])
+Inst linux-image-6.1.0-40-amd64 (6.1.153-1 Debian:12.12/stable [amd64])
+Conf demo-app (1.1 stable [all])
+";
+
+    #[test]
+    fn what_apt_would_do_is_read_with_epochs_foreign_architectures_and_packages_kept_back() {
+        let simulation = simulation(UPGRADE).unwrap();
+        let seen: Vec<_> = simulation
+            .installs
+            .iter()
+            .map(|install| {
+                let before = install.before.as_deref().unwrap_or("-");
+                format!(
+                    "{} {before} -> {} {} ({})",
+                    install.package,
+                    install.after,
+                    install.architecture,
+                    install.name()
+                )
+            })
+            .collect();
+        insta::assert_snapshot!(seen.join("\n"), @r"
+        libc6 2.36-9+deb12u9 -> 2.36-9+deb12u10 amd64 (libc6)
+        libc6:i386 2.36-9+deb12u9 -> 2.36-9+deb12u10 i386 (libc6)
+        bind9-host 1:9.18.33-1~deb12u2 -> 1:9.18.41-1~deb12u1 amd64 (bind9-host)
+        demo-app 1.0 -> 1.1 all (demo-app)
+        linux-image-6.1.0-40-amd64 - -> 6.1.153-1 amd64 (linux-image-6.1.0-40-amd64)
+        ");
+        assert!(simulation.removals.is_empty());
+    }
+
+    #[test]
+    fn removals_are_seen() {
+        let text = "Remv demo-app [1.1]\nPurg demo-lib [1.1] [other:amd64 ]\n";
+        assert_eq!(simulation(text).unwrap().removals, ["demo-app", "demo-lib"]);
+    }
+
+    #[test]
+    fn a_line_that_makes_no_sense_is_not_skipped() {
+        for line in [
+            "Inst demo",
+            "Inst demo [1.0] 1.1",
+            "Inst demo (1.1)",
+            "Inst  (1 x [all])",
+            "Remv ",
+        ] {
+            assert_eq!(simulation(line), Err(line));
+        }
+        assert_eq!(listing("curl\tamd64\t1"), Err("curl\tamd64\t1"));
+        for line in [
+            "'http://x/a.deb' ../a.deb 1 SHA256:00",
+            "'http://x/a.deb' a.deb 1 MD5Sum:d41d8cd98f00b204e9800998ecf8427e",
+            "'http://x/a.deb' a.deb one",
+            "'http://x/a.deb' a.deb 1",
+        ] {
+            assert_eq!(uris(line), Err(line));
+        }
+    }
+
+    #[test]
+    fn the_list_of_packages_is_read() {
+        let text = "demo-bad\tall\t1.1\tinstall\thalf-configured\tok\nlibc6\ti386\t2.36-9\thold\tinstalled\tok\njq\tamd64\t1.6\tdeinstall\tconfig-files\tok\n";
+        let known = listing(text).unwrap();
+        let seen: Vec<_> = known
+            .iter()
+            .map(|known| (known.package("amd64"), known.is_present()))
+            .collect();
+        let expected = [("demo-bad", true), ("libc6:i386", true), ("jq", false)];
+        assert_eq!(seen, expected.map(|(name, here)| (name.to_owned(), here)));
+    }
+
+    #[test]
+    fn files_to_fetch_are_read_with_their_hashes() {
+        let digest = "ab".repeat(32);
+        let text = format!(
+            "Reading package lists...\n'file:/srv/repo/pool/bind9-host_1%3a9.18_amd64.deb' bind9-host_1%3a9.18_amd64.deb 722 SHA256:{digest}\n"
+        );
+        let files = uris(&text).unwrap();
+        assert_eq!(files[0].name, "bind9-host_1%3a9.18_amd64.deb");
+        assert_eq!(files[0].size, 722);
+        assert_eq!(files[0].digest, Digest::Sha256(digest));
+    }
+
+    #[test]
+    fn what_was_overwritten_on_the_terminal_is_left_out() {
+        let text = "(Reading database ... \r(Reading database ... 5%\r(Reading database ... 7103 files)\nSetting up x ...\r\n";
+        assert_eq!(
+            words(text),
+            "(Reading database ... 7103 files)\nSetting up x ...\n"
+        );
+    }
+
+    #[test]
+    fn the_gist_names_what_is_missing() {
+        let text = "The following packages have unmet dependencies:\n demo-missing : Depends: demo-nowhere but it is not installable\nE: Unable to correct problems, you have held broken packages.\n";
+        assert_eq!(
+            gist(text),
+            "demo-missing : Depends: demo-nowhere but it is not installable; E: Unable to correct problems, you have held broken packages."
+        );
+    }
+
+    #[test]
+    fn the_gist_is_what_apt_and_dpkg_call_an_error() {
+        let text = "Setting up demo-bad (1.1) ...\ndpkg: error processing package demo-bad (--configure):\n installed demo-bad package post-installation script subprocess returned error exit status 1\nE: Sub-process /usr/bin/dpkg returned an error code (1)\n";
+        assert_eq!(
+            gist(text),
+            "dpkg: error processing package demo-bad (--configure): installed demo-bad package post-installation script subprocess returned error exit status 1; E: Sub-process /usr/bin/dpkg returned an error code (1)"
+        );
+    }
+}

@@ -1,0 +1,180 @@
+//! What enrolment left behind: who this node is to the server, and the secrets that prove it.
+
+use chrono::{DateTime, Utc};
+use evenkeel_kit::secret::Secret;
+use rcgen::{KeyPair, PKCS_ED25519};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::durable::{self, FileError};
+use crate::place::Place;
+
+/// Who this node is to the server. Written last when a node enrols: where it is, everything else is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Node {
+    /// Where the server is.
+    pub server: String,
+    /// The machine's UUID as it was told to the server.
+    pub uuid: Uuid,
+    /// Such as `host-0a1b2c3d`.
+    pub host_id: String,
+    /// Such as `inst-0a1b2c3d`.
+    pub instance_id: String,
+    /// Name of the project.
+    pub project: String,
+    /// When the credential that enrolment gave ends.
+    pub credential_expires: Option<DateTime<Utc>>,
+}
+
+/// The files of a node are not usable.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// It never enrolled.
+    #[error("this node is not enrolled; run `evenkeel-agent enroll --server URL --token TOKEN`")]
+    NotEnrolled,
+    /// A file could not be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// `node.json` is not what the agent writes.
+    #[error("{file} makes no sense; enrol again")]
+    Corrupt {
+        /// Which file.
+        file: String,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl Node {
+    /// The node of this place.
+    pub fn load(place: &Place) -> Result<Self, NodeError> {
+        let content = durable::read(&place.node())?.ok_or(NodeError::NotEnrolled)?;
+        serde_json::from_slice(&content).map_err(|error| corrupt("node.json", error))
+    }
+
+    /// Makes this place a node.
+    pub fn save(&self, place: &Place) -> Result<(), NodeError> {
+        let content =
+            serde_json::to_vec_pretty(self).map_err(|error| corrupt("node.json", error))?;
+        Ok(durable::replace(&place.node(), &content, 0o600)?)
+    }
+}
+
+/// Reads the bearer token.
+pub fn load_credential(place: &Place) -> Result<Secret, NodeError> {
+    let content = durable::read(&place.credential())?.ok_or(NodeError::NotEnrolled)?;
+    let text = String::from_utf8(content).map_err(|error| corrupt("credential", error))?;
+    Ok(Secret::new(text.trim()))
+}
+
+/// Replaces the bearer token.
+pub fn save_credential(place: &Place, credential: &Secret) -> Result<(), FileError> {
+    durable::replace(&place.credential(), credential.reveal().as_bytes(), 0o600)
+}
+
+/// The certification authority that alone may vouch for the server, as PEM; `None` if the system's roots decide.
+pub fn load_ca(place: &Place) -> Result<Option<String>, NodeError> {
+    let Some(content) = durable::read(&place.ca())? else {
+        return Ok(None);
+    };
+    let text = String::from_utf8(content).map_err(|error| corrupt("ca.pem", error))?;
+    Ok(Some(text))
+}
+
+/// Keeps the certification authority, or forgets the one there was.
+pub fn save_ca(place: &Place, ca: Option<&str>) -> Result<(), FileError> {
+    match ca {
+        Some(pem) => durable::replace(&place.ca(), pem.as_bytes(), 0o600),
+        None => durable::remove(&place.ca()),
+    }
+}
+
+/// The node's public key (`SubjectPublicKeyInfo`, DER). The key pair is made once and stays.
+pub fn public_key(place: &Place) -> Result<Vec<u8>, NodeError> {
+    let bad_key = |error: rcgen::Error| corrupt("key.pem", error);
+    let pair = if let Some(content) = durable::read(&place.key())? {
+        let text = String::from_utf8(content).map_err(|error| corrupt("key.pem", error))?;
+        KeyPair::from_pkcs8_pem_and_sign_algo(&text, &PKCS_ED25519).map_err(bad_key)?
+    } else {
+        let pair = KeyPair::generate_for(&PKCS_ED25519).map_err(bad_key)?;
+        durable::replace(&place.key(), pair.serialize_pem().as_bytes(), 0o600)?;
+        pair
+    };
+    Ok(rcgen::PublicKeyData::subject_public_key_info(&pair))
+}
+
+fn corrupt(file: &str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> NodeError {
+    NodeError::Corrupt {
+        file: file.to_owned(),
+        source: source.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn place() -> (tempfile::TempDir, Place) {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::new("/", Some(folder.path().to_owned()));
+        (folder, place)
+    }
+
+    #[test]
+    fn a_key_is_made_once_and_only_its_owner_can_read_it() {
+        let (_folder, place) = place();
+        let key = public_key(&place).unwrap();
+        assert_eq!(public_key(&place).unwrap(), key);
+        // The DER prefix of an Ed25519 SubjectPublicKeyInfo, then 32 bytes.
+        assert_eq!(key[..12], hex("302a300506032b6570032100"));
+        assert_eq!(key.len(), 44);
+        let mode = fs::metadata(place.key()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+
+        fs::write(place.key(), "not a key").unwrap();
+        let error = public_key(&place).unwrap_err();
+        assert_eq!(error.to_string(), "key.pem makes no sense; enrol again");
+    }
+
+    #[test]
+    fn a_node_that_never_enrolled_is_told_how() {
+        let (_folder, place) = place();
+        let error = Node::load(&place).unwrap_err();
+        assert!(error.to_string().contains("evenkeel-agent enroll"));
+        assert!(load_credential(&place).is_err());
+        assert_eq!(load_ca(&place).unwrap(), None);
+    }
+
+    #[test]
+    fn what_enrolment_leaves_can_be_read_again() {
+        let (_folder, place) = place();
+        let node = Node {
+            server: "https://keel.example:50002".into(),
+            uuid: Uuid::from_u128(1),
+            host_id: "host-0a1b2c3d".into(),
+            instance_id: "inst-0a1b2c3d".into(),
+            project: "default".into(),
+            credential_expires: None,
+        };
+        node.save(&place).unwrap();
+        assert_eq!(Node::load(&place).unwrap(), node);
+        save_credential(&place, &Secret::new("token")).unwrap();
+        assert_eq!(load_credential(&place).unwrap().reveal(), "token");
+        save_ca(&place, Some("pem")).unwrap();
+        assert_eq!(load_ca(&place).unwrap().as_deref(), Some("pem"));
+        save_ca(&place, None).unwrap();
+        assert_eq!(load_ca(&place).unwrap(), None);
+    }
+
+    fn hex(text: &str) -> Vec<u8> {
+        (0..text.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
+            .collect()
+    }
+}

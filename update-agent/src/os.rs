@@ -1,0 +1,147 @@
+//! What the system says about itself.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::place::Place;
+
+/// os-release(5).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OsRelease {
+    /// Such as `debian`.
+    pub id: String,
+    /// Such as `12`.
+    pub version_id: String,
+    /// Such as `Debian GNU/Linux 12 (bookworm)`.
+    pub pretty_name: String,
+    /// Such as `bookworm`.
+    pub version_codename: String,
+}
+
+impl OsRelease {
+    /// That of the managed root; empty fields if it has none.
+    pub fn of(place: &Place) -> Self {
+        let text = ["/etc/os-release", "/usr/lib/os-release"]
+            .iter()
+            .find_map(|path| fs::read_to_string(place.inside(path)).ok());
+        Self::parse(&text.unwrap_or_default())
+    }
+
+    fn parse(text: &str) -> Self {
+        let mut release = Self::default();
+        for line in text.lines() {
+            let Some((key, value)) = line.trim().split_once('=') else {
+                continue;
+            };
+            let field = match key {
+                "ID" => &mut release.id,
+                "VERSION_ID" => &mut release.version_id,
+                "PRETTY_NAME" => &mut release.pretty_name,
+                "VERSION_CODENAME" => &mut release.version_codename,
+                _ => continue,
+            };
+            *field = unquoted(value);
+        }
+        release
+    }
+}
+
+/// A value as the shell would read it: quotes removed, backslashes resolved.
+fn unquoted(value: &str) -> String {
+    let inner = ['"', '\'']
+        .iter()
+        .find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote))
+        .unwrap_or(value);
+    let mut characters = inner.chars();
+    let mut text = String::with_capacity(inner.len());
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => text.extend(characters.next()),
+            other => text.push(other),
+        }
+    }
+    text
+}
+
+/// The boot that the kernel is in.
+pub fn boot_id() -> String {
+    first_line(Path::new("/proc/sys/kernel/random/boot_id")).unwrap_or_default()
+}
+
+/// The kernel that runs.
+pub fn kernel_release() -> String {
+    rustix::system::uname()
+        .release()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The name of the machine: the managed root's own, else the kernel's.
+pub fn host_name(place: &Place) -> String {
+    let running = || {
+        rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned()
+    };
+    if place.is_own_system() {
+        return running();
+    }
+    first_line(&place.inside("/etc/hostname")).unwrap_or_else(running)
+}
+
+/// Whether the system waits for a reboot, and for which packages. The mark may be older than any attempt: it tells what
+/// is, not who did it.
+pub fn reboot_required(place: &Place) -> io::Result<(bool, Vec<String>)> {
+    let required = place.inside("/run/reboot-required").try_exists()?;
+    let mut by: Vec<String> = match fs::read_to_string(place.inside("/run/reboot-required.pkgs")) {
+        Ok(text) => text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+            .map(str::to_owned)
+            .collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    by.sort_unstable();
+    by.dedup();
+    Ok((required, by))
+}
+
+/// The first line of a file, if there is one with something in it.
+pub fn first_line(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().next()?.trim();
+    (!line.is_empty()).then(|| line.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_os_release_is_read_as_the_shell_would() {
+        let text = "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nVERSION_ID=\"12\"\n# ID=no\n\nID=debian\nVERSION_CODENAME='book\\'worm'\n";
+        let release = OsRelease::parse(text);
+        assert_eq!(release.pretty_name, "Debian GNU/Linux 12 (bookworm)");
+        assert_eq!(release.version_id, "12");
+        assert_eq!(release.id, "debian");
+        assert_eq!(release.version_codename, "book'worm");
+    }
+
+    #[test]
+    fn a_reboot_is_required_when_a_package_said_so() {
+        let root = tempfile::tempdir().unwrap();
+        let place = Place::new(root.path(), None);
+        assert_eq!(reboot_required(&place).unwrap(), (false, Vec::new()));
+        fs::create_dir(root.path().join("run")).unwrap();
+        fs::write(root.path().join("run/reboot-required"), "").unwrap();
+        fs::write(root.path().join("run/reboot-required.pkgs"), "b\na\nb\n").unwrap();
+        assert_eq!(
+            reboot_required(&place).unwrap(),
+            (true, vec!["a".to_owned(), "b".to_owned()])
+        );
+    }
+}

@@ -1,0 +1,200 @@
+//! The wire: real gRPC over real TLS on the loopback.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use evenkeel_kit::Secret;
+use evenkeel_update_agent::facts::Facts;
+use evenkeel_update_agent::identity::Identity;
+use evenkeel_update_agent::link::{Applicant, GrpcLink, JoinToken, Link, LinkError, Trust};
+use evenkeel_update_agent::model::Act;
+use evenkeel_update_agent::os::OsRelease;
+use rcgen::SanType;
+use uuid::Uuid;
+
+use crate::support::server::{SECRET, TestServer};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn applicant(token: &JoinToken) -> Applicant {
+    Applicant {
+        token: token.text.clone(),
+        identity: Identity {
+            uuid: Uuid::from_u128(7),
+            serial_number: "S1".into(),
+            host_name: "edge-1".into(),
+        },
+        os_release: OsRelease {
+            id: "debian".into(),
+            ..OsRelease::default()
+        },
+        architecture: "amd64".into(),
+        public_key: vec![1, 2, 3],
+    }
+}
+
+async fn trusting(server: &TestServer) -> GrpcLink {
+    let token = JoinToken::parse(&server.token()).unwrap();
+    let trust = Trust::settle(&server.url(), &token, None).await.unwrap();
+    GrpcLink::new(&server.url(), &trust, DEADLINE).unwrap()
+}
+
+#[tokio::test]
+async fn a_node_enrols_with_the_authority_that_its_token_names() {
+    let server = TestServer::on_loopback().await;
+    let token = JoinToken::parse(&server.token()).unwrap();
+    let trust = Trust::settle(&server.url(), &token, None).await.unwrap();
+    let Trust::Ca(pem) = &trust else {
+        panic!("an authority")
+    };
+    assert_eq!(lines(pem), lines(&server.ca_pem));
+    let link = GrpcLink::new(&server.url(), &trust, DEADLINE).unwrap();
+
+    let enrolled = link.enroll(&applicant(&token)).await.unwrap();
+
+    assert_eq!(enrolled.host_id, "host-0a1b2c3d");
+    assert_eq!(enrolled.credential.reveal(), "first-credential");
+    let brain = server.brain.lock().unwrap();
+    let request = brain.enrolled.as_ref().unwrap();
+    assert_eq!(request.join_token, server.token());
+    assert_eq!(request.public_key, [1, 2, 3]);
+    let identity = request.identity.as_ref().unwrap();
+    assert_eq!(identity.uuid, "00000000-0000-0000-0000-000000000007");
+}
+
+fn lines(pem: &str) -> Vec<&str> {
+    pem.lines().map(str::trim).collect()
+}
+
+#[tokio::test]
+async fn a_server_that_another_authority_vouches_for_is_not_spoken_to() {
+    let server = TestServer::on_loopback().await;
+    let other = TestServer::on_loopback().await;
+    let token = JoinToken::parse(&other.token()).unwrap();
+
+    let error = Trust::settle(&server.url(), &token, None)
+        .await
+        .unwrap_err();
+    let text = evenkeel_kit::chain(&error).to_string();
+    assert!(text.contains("UnknownIssuer"), "{text}");
+
+    let trust = Trust::Ca(other.ca_pem.clone());
+    let link = GrpcLink::new(&server.url(), &trust, DEADLINE).unwrap();
+    let error = link.enroll(&applicant(&token)).await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("invalid peer certificate"), "{text}");
+    assert!(server.brain.lock().unwrap().calls.is_empty());
+}
+
+#[tokio::test]
+async fn a_certificate_of_the_right_authority_for_another_host_is_not_enough() {
+    let name = SanType::DnsName("keel.example".try_into().unwrap());
+    let server = TestServer::start(name).await;
+    let token = JoinToken::parse(&server.token()).unwrap();
+    let error = Trust::settle(&server.url(), &token, None)
+        .await
+        .unwrap_err();
+    let text = evenkeel_kit::chain(&error).to_string();
+    assert!(text.contains("not valid for name"), "{text}");
+}
+
+#[tokio::test]
+async fn a_file_with_the_authority_goes_before_the_token() {
+    let server = TestServer::on_loopback().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca.pem");
+    std::fs::write(&file, &server.ca_pem).unwrap();
+    let token = JoinToken::parse(&format!("ekj1..{SECRET}")).unwrap();
+    let trust = Trust::settle(&server.url(), &token, Some(&file))
+        .await
+        .unwrap();
+    let link = GrpcLink::new(&server.url(), &trust, DEADLINE).unwrap();
+    link.enroll(&applicant(&token)).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_systems_authorities_do_not_vouch_for_a_server_of_its_own() {
+    let server = TestServer::on_loopback().await;
+    let Ok(link) = GrpcLink::new(&server.url(), &Trust::System, DEADLINE) else {
+        panic!("a link")
+    };
+    let token = JoinToken::parse(&format!("ekj1..{SECRET}")).unwrap();
+    link.enroll(&applicant(&token)).await.unwrap_err();
+    assert!(server.brain.lock().unwrap().calls.is_empty());
+}
+
+#[tokio::test]
+async fn a_wrong_token_is_refused_at_once() {
+    let server = TestServer::on_loopback().await;
+    let link = trusting(&server).await;
+    let token = JoinToken::parse("ekj1..d3Jvbmc").unwrap();
+    let error = link.enroll(&applicant(&token)).await.unwrap_err();
+    assert!(matches!(error, LinkError::Denied(_)), "{error}");
+    assert_eq!(server.brain.lock().unwrap().calls, ["enroll"]);
+}
+
+#[tokio::test]
+async fn the_credential_goes_with_every_call_and_can_be_replaced() {
+    let server = TestServer::on_loopback().await;
+    let link = trusting(&server).await;
+    let facts = Facts::default();
+    let error = link.poll(&facts, false, None).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the server does not accept this node: the credential is not valid"
+    );
+    link.renew(&Secret::new("first-credential")).unwrap();
+    server.brain.lock().unwrap().renewal = "second".into();
+    let answer = link.poll(&facts, false, None).await.unwrap();
+    assert!(answer.want_facts);
+    let credential = answer.credential.unwrap();
+    assert_eq!(credential.reveal(), "second");
+    link.poll(&facts, true, None).await.unwrap_err();
+    link.renew(&credential).unwrap();
+    let answer = link.poll(&facts, true, None).await.unwrap();
+    assert!(!answer.want_facts, "the digests agree");
+    assert_eq!(answer.decision.act, Act::Idle);
+}
+
+#[tokio::test]
+async fn a_server_that_is_busy_is_asked_again() {
+    let server = TestServer::on_loopback().await;
+    let link = trusting(&server).await;
+    link.renew(&Secret::new("first-credential")).unwrap();
+    server.brain.lock().unwrap().unavailable = 1;
+    link.poll(&Facts::default(), false, None).await.unwrap();
+    assert_eq!(server.brain.lock().unwrap().calls, ["poll", "poll"]);
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_is_not_waited_for_longer_than_the_deadline() {
+    let server = TestServer::on_loopback().await;
+    let token = JoinToken::parse(&server.token()).unwrap();
+    let trust = Trust::settle(&server.url(), &token, None).await.unwrap();
+    let link = GrpcLink::new(&server.url(), &trust, Duration::from_millis(200)).unwrap();
+    server.brain.lock().unwrap().mute = true;
+    let facts = Facts::default();
+    let call = link.poll(&facts, false, None);
+    let error = tokio::time::timeout(DEADLINE, call)
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert!(matches!(error, LinkError::Unavailable(_)), "{error}");
+}
+
+#[tokio::test]
+async fn where_nobody_listens_there_is_an_error_and_no_wait() {
+    let server = TestServer::on_loopback().await;
+    let host = SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let other = TestServer::start(host).await;
+    let trust = Trust::Ca(server.ca_pem.clone());
+    // A port that was free a moment ago and is not listened to.
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let link = GrpcLink::new(&url, &trust, DEADLINE).unwrap();
+    let error = link.poll(&Facts::default(), false, None).await.unwrap_err();
+    assert!(error.to_string().contains("refused"), "{error}");
+    let token = JoinToken::parse(&other.token()).unwrap();
+    Trust::settle(&url, &token, None).await.unwrap_err();
+}

@@ -1,0 +1,169 @@
+//! The agent dies anywhere, and the next one goes on.
+
+use evenkeel_update_agent::agent::AgentError;
+use evenkeel_update_agent::journal::FileJournal;
+use evenkeel_update_agent::model::News;
+
+use crate::support::journal::{BreakingJournal, Side};
+use crate::support::node::Node;
+
+const STORY: &str = "downloading, downloaded, began, verify begun, finished";
+
+/// A step that is marked as done in the log is not taken after that.
+fn assert_nothing_is_done_twice(log: &[String]) {
+    for (done, work) in [
+        (
+            "journal done-packages-install",
+            &["install", "dpkg --install"][..],
+        ),
+        ("journal done-packages-mark", &["mark"][..]),
+    ] {
+        let marked = log.iter().position(|line| line == done).expect(done);
+        let again = log[marked..]
+            .iter()
+            .find(|line| work.contains(&line.as_str()));
+        assert_eq!(again, None, "{log:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_death_at_any_write_of_the_journal_changes_nothing_of_the_end() {
+    for side in [Side::Before, Side::After] {
+        let mut at = 0;
+        loop {
+            let node = Node::in_window();
+            let path = node.place().journal();
+            let breaking = |at| Box::new(BreakingJournal::new(&path, &node.system, at, side));
+            let first = node.agent_with(breaking(at)).run_once().await;
+            let died = first.is_err();
+            if died {
+                let death = first.unwrap_err();
+                assert!(matches!(death, AgentError::Journal(_)), "{death}");
+                node.agent_with(breaking(usize::MAX))
+                    .run_once()
+                    .await
+                    .unwrap();
+            }
+
+            let context = format!("{side:?} write {at}");
+            let listing = node.system.listing();
+            assert_eq!(listing, "app 2 installed\nlib 2 installed", "{context}");
+            assert!(node.packages().automatic.contains("lib"), "{context}");
+            assert_eq!(node.server().story(), STORY, "{context}");
+            assert_eq!(node.left_over(), [""; 0], "{context}");
+            assert_nothing_is_done_twice(&node.system.take_log());
+            if !died {
+                assert!(at > 9, "an attempt writes its journal more than {at} times");
+                break;
+            }
+            at += 1;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_death_at_any_two_writes_of_the_journal_changes_nothing_of_the_end() {
+    for first in 0..10 {
+        for second in 0..10 {
+            let node = Node::in_window();
+            let path = node.place().journal();
+            for at in [first, second, usize::MAX] {
+                let journal = BreakingJournal::new(&path, &node.system, at, Side::Before);
+                node.agent_with(Box::new(journal)).run_once().await.ok();
+            }
+            assert_eq!(node.server().story(), STORY, "{first} {second}");
+            assert_nothing_is_done_twice(&node.system.take_log());
+        }
+    }
+}
+
+/// Starts an agent that dies while apt has unpacked one package.
+async fn die_while_apt_works(node: &Node) {
+    node.packages().hang = true;
+    let mut agent = node.agent();
+    tokio::select! {
+        end = agent.run_once() => panic!("it ended: {end:?}"),
+        () = node.system.hanging.notified() => {}
+    }
+    assert_eq!(node.system.listing(), "app 2 unpacked\nlib 1 installed");
+}
+
+#[tokio::test]
+async fn a_death_in_the_middle_of_apt_is_repaired_from_the_kept_files() {
+    let node = Node::in_window();
+    die_while_apt_works(&node).await;
+    node.system.take_log();
+    // The window has closed meanwhile. What has begun is finished.
+    node.server().open = false;
+
+    node.run_once().await.unwrap();
+
+    assert_eq!(node.system.listing(), "app 2 installed\nlib 2 installed");
+    assert_eq!(node.server().story(), STORY);
+    let log = node.system.take_log();
+    assert_eq!(
+        log[..3],
+        ["dpkg --install", "dpkg --configure", "mark"],
+        "{log:?}"
+    );
+    assert!(node.packages().automatic.contains("lib"));
+}
+
+#[tokio::test]
+async fn a_death_in_the_middle_of_a_failing_update_ends_truthfully() {
+    let node = Node::in_window();
+    node.packages().broken.insert("app".into());
+    die_while_apt_works(&node).await;
+    node.run_once().await.unwrap_err();
+    let server = node.server();
+    let News::Failed { failure, results } = &server.only_attempt().last().unwrap().news else {
+        panic!("a failure")
+    };
+    assert!(
+        failure.log.contains("app: postinst fails on purpose"),
+        "{failure:?}"
+    );
+    assert_eq!(results[0].state, "half-configured");
+    assert_eq!(results[1].version, "2");
+}
+
+#[tokio::test]
+async fn a_death_after_the_kept_files_are_gone_is_told_as_an_interruption() {
+    let node = Node::in_window();
+    die_while_apt_works(&node).await;
+    let archives = node.place().inside("/var/lib/evenkeel-agent/archives");
+    std::fs::remove_dir_all(archives).unwrap();
+    node.run_once().await.unwrap_err();
+    let server = node.server();
+    let end = &server.only_attempt().last().unwrap().news;
+    insta::assert_debug_snapshot!(end.failure().map(|failure| failure.kind), @r"
+    Some(
+        Interrupted,
+    )
+    ");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_lost_is_asked_for_again_and_the_report_stays_the_same() {
+    let node = Node::in_window();
+    for lost in 1..6 {
+        node.server().lost_answers = lost;
+        while node.run_once().await.is_err() {}
+        assert_eq!(node.server().story(), STORY);
+        let server = node.server();
+        assert!(
+            server.arrived > server.only_attempt().len(),
+            "some came twice"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_journal_that_makes_no_sense_does_not_hold_the_agent_up() {
+    let node = Node::in_window();
+    std::fs::write(node.place().journal(), "{\"format\":1,").unwrap();
+    node.run_once().await.unwrap();
+    assert_eq!(node.server().story(), STORY);
+    assert_eq!(node.left_over(), ["journal.json.corrupt-0"]);
+    assert_eq!(FileJournal::look(&node.place().journal()).unwrap(), None);
+}

@@ -1,0 +1,160 @@
+//! A server without a wire.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use evenkeel_kit::Secret;
+use evenkeel_update_agent::facts::Facts;
+use evenkeel_update_agent::journal::Entry;
+use evenkeel_update_agent::link::{Answer, Applicant, Enrolled, Leave, Link, LinkError};
+use evenkeel_update_agent::model::{Act, Decision, Event, News, Target};
+use uuid::Uuid;
+
+/// What the server wants, what it was told, and how it misbehaves.
+#[derive(Debug, Default)]
+pub struct World {
+    pub target: Option<Target>,
+    /// Whether a window is open.
+    pub open: bool,
+    /// What it was told, by attempt.
+    pub told: BTreeMap<Uuid, Vec<Event>>,
+    /// Every event that arrived, repeated or not.
+    pub arrived: usize,
+    pub facts: Option<Facts>,
+    /// So many polls are not answered.
+    pub silent_polls: u32,
+    /// So many reports are stored, and the answer is lost.
+    pub lost_answers: u32,
+    /// So many reports are forgotten but for their first event, and so it is answered.
+    pub forgotten: u32,
+    /// Asks for leave are refused, whatever the decision says.
+    pub refuse: bool,
+    /// Goes on to want what was seen through already.
+    pub forgetful: bool,
+    /// The credential that the next poll brings.
+    pub renewal: Option<String>,
+    /// The credentials that the link was given.
+    pub renewed: Vec<String>,
+    pub polls: u32,
+    pub begins: u32,
+}
+
+impl World {
+    /// The only attempt that it was told of.
+    pub fn only_attempt(&self) -> &[Event] {
+        assert_eq!(self.told.len(), 1, "{:?}", self.told);
+        self.told.values().next().unwrap()
+    }
+
+    /// The names of the events of the only attempt.
+    pub fn story(&self) -> String {
+        let names = self.only_attempt().iter().map(|event| event.news.name());
+        names.collect::<Vec<_>>().join(", ")
+    }
+
+    fn decide(&self, attempt: Option<Uuid>) -> Act {
+        let told = |id| self.told.get(&id).map_or(&[][..], Vec::as_slice);
+        let open = attempt.map(told);
+        let begun = |events: &[Event]| events.iter().any(|event| event.news == News::Began);
+        let over = |events: &Vec<Event>| events.last().is_some_and(|e| e.news.is_terminal());
+        match (&self.target, open) {
+            (_, Some(events)) if begun(events) => Act::Continue,
+            (None, Some(_)) => Act::Cancel {
+                cause: "withdrawn".into(),
+            },
+            (None, None) => Act::Idle,
+            (Some(_), None) if !self.forgetful && self.told.values().any(over) => Act::Idle,
+            (Some(target), _) if self.open => Act::Apply {
+                target: target.clone(),
+                before: None,
+            },
+            (Some(_), Some(_)) => Act::Continue,
+            (Some(target), None) => Act::Fetch(target.clone()),
+        }
+    }
+}
+
+/// The way to it.
+#[derive(Clone, Debug, Default)]
+pub struct FakeLink(pub Arc<Mutex<World>>);
+
+#[async_trait::async_trait]
+impl Link for FakeLink {
+    async fn enroll(&self, _applicant: &Applicant) -> Result<Enrolled, LinkError> {
+        Err(LinkError::Refused("nobody enrols here".into()))
+    }
+
+    async fn poll(
+        &self,
+        facts: &Facts,
+        whole: bool,
+        attempt: Option<(Uuid, u32)>,
+    ) -> Result<Answer, LinkError> {
+        let mut world = self.0.lock().unwrap();
+        world.polls += 1;
+        if world.silent_polls > 0 {
+            world.silent_polls -= 1;
+            return Err(LinkError::Unavailable("nobody is there".into()));
+        }
+        if whole {
+            world.facts = Some(facts.clone());
+        }
+        let act = world.decide(attempt.map(|(id, _)| id));
+        Ok(Answer {
+            want_facts: world.facts.as_ref() != Some(facts),
+            next_poll: Duration::from_secs(60),
+            decision: Decision {
+                act,
+                reason: "the test wants it so".into(),
+                next: None,
+            },
+            credential: world.renewal.take().map(Secret::new),
+        })
+    }
+
+    async fn begin(&self, entry: &Entry) -> Result<Leave, LinkError> {
+        let mut world = self.0.lock().unwrap();
+        world.begins += 1;
+        assert!(entry.unsent().is_empty(), "all earlier news is told first");
+        Ok(if world.open && !world.refuse {
+            Leave::Granted { before: None }
+        } else {
+            Leave::Refused {
+                reason: "the window is closed".into(),
+            }
+        })
+    }
+
+    async fn report(&self, entry: &Entry) -> Result<u32, LinkError> {
+        let mut world = self.0.lock().unwrap();
+        world.arrived += entry.unsent().len();
+        let forget = world.forgotten > 0;
+        world.forgotten = world.forgotten.saturating_sub(1);
+        let told = world.told.entry(entry.attempt).or_default();
+        if forget {
+            told.truncate(1);
+        }
+        for event in entry.unsent() {
+            let next = u32::try_from(told.len()).unwrap() + 1;
+            assert!(event.sequence <= next || forget, "a gap before {event:?}");
+            if event.sequence == next && !forget {
+                told.push(event.clone());
+            } else if let Some(known) = told.get(event.sequence as usize - 1) {
+                assert_eq!(known, event, "a repeated event is the same event");
+            }
+        }
+        let stored = u32::try_from(told.len()).unwrap();
+        if world.lost_answers > 0 {
+            world.lost_answers -= 1;
+            return Err(LinkError::Unavailable("the answer was lost".into()));
+        }
+        Ok(stored)
+    }
+
+    fn renew(&self, credential: &Secret) -> Result<(), LinkError> {
+        let mut world = self.0.lock().unwrap();
+        world.renewed.push(credential.reveal().to_owned());
+        Ok(())
+    }
+}

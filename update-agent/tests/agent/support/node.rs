@@ -1,0 +1,150 @@
+//! A node: a folder, a fake system, a server without a wire. Agents come and go on it.
+
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta};
+use evenkeel_kit::TestClock;
+use evenkeel_update_agent::agent::{Agent, AgentError, Pace, Parts};
+use evenkeel_update_agent::engine::Engine;
+use evenkeel_update_agent::facts::FactsReader;
+use evenkeel_update_agent::journal::{FileJournal, Journal};
+use evenkeel_update_agent::model::{PackageMode, PackageWish, Target, WantedPackage, Wish};
+use evenkeel_update_agent::modules::packages::{Limits, Packages, Tools};
+use evenkeel_update_agent::modules::{AnyModule, Plugged};
+use evenkeel_update_agent::place::Place;
+use tokio_util::sync::CancellationToken;
+
+use super::link::{FakeLink, World};
+use super::system::{self, FakeSystem};
+
+pub struct Node {
+    folder: tempfile::TempDir,
+    pub system: Arc<FakeSystem>,
+    pub link: FakeLink,
+    pub clock: TestClock,
+    pub stop: CancellationToken,
+}
+
+/// A wish for the newest of everything.
+pub fn latest() -> Target {
+    wish("latest", PackageMode::Latest)
+}
+
+/// A wish for one package.
+pub fn exactly(name: &str, version: Option<&str>) -> Target {
+    let package = WantedPackage {
+        name: name.into(),
+        version: version.map(str::to_owned),
+    };
+    wish(name, PackageMode::Exactly(vec![package]))
+}
+
+fn wish(digest: &str, mode: PackageMode) -> Target {
+    Target {
+        digest: digest.into(),
+        wish: Wish::Packages(PackageWish {
+            mode,
+            sources: Vec::new(),
+        }),
+    }
+}
+
+impl Node {
+    /// A node with `lib` (automatic) and `app` in version 1, for which 2 is offered.
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let system = Arc::new(FakeSystem::new(folder.path().to_owned()));
+        {
+            let mut packages = system.packages.lock().unwrap();
+            for name in ["app", "lib"] {
+                let old = ("1".to_owned(), "installed".to_owned());
+                packages.installed.insert(name.into(), old);
+                packages.offered.insert(name.into(), "2".into());
+            }
+            packages.automatic.insert("lib".into());
+        }
+        let node = Self {
+            folder,
+            system,
+            link: FakeLink::default(),
+            clock: TestClock::new(DateTime::UNIX_EPOCH + TimeDelta::days(20_000)),
+            stop: CancellationToken::new(),
+        };
+        node.place().prepare().unwrap();
+        node
+    }
+
+    /// A node whose server wants the newest of everything, and now.
+    pub fn in_window() -> Self {
+        let node = Self::new();
+        node.server().target = Some(latest());
+        node.server().open = true;
+        node
+    }
+
+    pub fn place(&self) -> Place {
+        Place::new(self.folder.path(), None)
+    }
+
+    pub fn server(&self) -> MutexGuard<'_, World> {
+        self.link.0.lock().unwrap()
+    }
+
+    pub fn packages(&self) -> MutexGuard<'_, system::Packages> {
+        self.system.packages.lock().unwrap()
+    }
+
+    /// What the agent left in its folder.
+    pub fn left_over(&self) -> Vec<String> {
+        let files = std::fs::read_dir(self.place().state()).unwrap();
+        let mut names: Vec<_> = files
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name != "status.json")
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// An agent on this node, as after a start.
+    pub fn agent(&self) -> Agent {
+        self.agent_with(Box::new(FileJournal::at(self.place().journal())))
+    }
+
+    pub fn agent_with(&self, journal: Box<dyn Journal>) -> Agent {
+        let tools = || {
+            let limits = Limits {
+                look: Duration::from_secs(60),
+                refresh: Duration::from_secs(60),
+                download: Duration::from_secs(60),
+                apply: Duration::from_secs(60),
+                lock: Duration::from_secs(1),
+            };
+            Tools::new(self.system.clone(), limits)
+        };
+        let modules: Vec<Box<dyn AnyModule>> = vec![Box::new(Plugged {
+            module: Packages::new(tools(), self.place()),
+            wanted: Packages::wanted,
+        })];
+        let clock = Arc::new(self.clock.clone());
+        let engine = Engine::new(modules, journal, clock.clone(), "boot-1".into());
+        Agent::new(Parts {
+            facts: FactsReader::new(tools(), self.place(), engine.module_names()),
+            engine,
+            link: self.link.clone(),
+            clock,
+            place: self.place(),
+            pace: Pace {
+                refresh_every: TimeDelta::hours(4),
+                fetch_again_after: TimeDelta::hours(1),
+                retry_after: TimeDelta::minutes(1),
+            },
+            stop: self.stop.clone(),
+        })
+    }
+
+    /// Starts an agent that does everything that can be done now.
+    pub async fn run_once(&self) -> Result<(), AgentError> {
+        self.agent().run_once().await
+    }
+}
