@@ -1,0 +1,269 @@
+//! Asks the server.
+
+use std::path::Path;
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use evenkeel_api::Problem;
+use evenkeel_kit::Secret;
+use reqwest::{Certificate, Method, RequestBuilder, Url};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use crate::Failure;
+
+/// Where and as whom to ask.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Where the server is.
+    pub server: String,
+    /// The project that commands are about.
+    pub project: String,
+    /// With what to log in.
+    pub token: Option<Secret>,
+    /// The only authority that may vouch for the server, as a PEM file.
+    pub ca: Option<std::path::PathBuf>,
+    /// How long to ask again when nobody answers.
+    pub retry_for: Duration,
+}
+
+/// Asks the server.
+#[derive(Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+    target: Target,
+}
+
+impl Client {
+    pub fn new(target: Target) -> Result<Self, Failure> {
+        let base = parse_server(&target.server)?;
+        // An error means that the program has chosen one already, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut builder = reqwest::Client::builder()
+            .user_agent(concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(Duration::from_secs(5))
+            .timeout(Duration::from_secs(30))
+            .redirect(reqwest::redirect::Policy::none());
+        if is_loopback(&base) {
+            builder = builder.no_proxy();
+        }
+        if let Some(path) = &target.ca {
+            builder = builder.tls_certs_only(read_ca(path)?);
+        }
+        Ok(Self {
+            http: builder.build().map_err(Failure::Setup)?,
+            base,
+            target,
+        })
+    }
+
+    /// The project that commands are about.
+    pub fn project(&self) -> &str {
+        &self.target.project
+    }
+
+    /// Reads something of the project.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.get_url(self.in_project(path)?).await
+    }
+
+    /// Lists something of the project that fits a filter.
+    pub async fn filtered<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        filter: &str,
+    ) -> Result<T, Failure> {
+        let mut url = self.in_project(path)?;
+        url.query_pairs_mut().append_pair("filter", filter);
+        self.get_url(url).await
+    }
+
+    /// Reads something that belongs to no project.
+    pub async fn get_global<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, Failure> {
+        self.get_url(self.url(path)?).await
+    }
+
+    /// Makes something in the project.
+    pub async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Failure> {
+        self.send(Method::POST, self.in_project(path)?, Some(body))
+            .await
+    }
+
+    /// Changes something of the project.
+    pub async fn patch<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Failure> {
+        self.send(Method::PATCH, self.in_project(path)?, Some(body))
+            .await
+    }
+
+    /// Makes or changes something that belongs to no project.
+    pub async fn put_global<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        body: &impl Serialize,
+    ) -> Result<T, Failure> {
+        self.send(Method::PUT, self.url(path)?, Some(body)).await
+    }
+
+    /// Does something to a thing of the project.
+    pub async fn put(&self, path: &str) -> Result<(), Failure> {
+        let url = self.in_project(path)?;
+        self.send::<serde_json::Value>(Method::PUT, url, None::<&()>)
+            .await
+            .map(drop)
+    }
+
+    /// Deletes something of the project.
+    pub async fn delete(&self, path: &str) -> Result<(), Failure> {
+        let url = self.in_project(path)?;
+        self.send::<serde_json::Value>(Method::DELETE, url, None::<&()>)
+            .await
+            .map(drop)
+    }
+
+    /// Deletes something that belongs to no project.
+    pub async fn delete_global(&self, path: &[&str]) -> Result<(), Failure> {
+        let url = self.url(path)?;
+        self.send::<serde_json::Value>(Method::DELETE, url, None::<&()>)
+            .await
+            .map(drop)
+    }
+
+    fn in_project(&self, path: &str) -> Result<Url, Failure> {
+        let mut segments = vec!["v1", "projects", &self.target.project];
+        segments.extend(path.split('/'));
+        self.url(&segments)
+    }
+
+    fn url(&self, segments: &[&str]) -> Result<Url, Failure> {
+        let mut url = self.base.clone();
+        url.path_segments_mut()
+            .map_err(|()| bad_server(&self.target.server))?
+            .pop_if_empty()
+            .extend(segments);
+        Ok(url)
+    }
+
+    /// Reading again does no harm, so it is tried again while nobody answers.
+    async fn get_url<T: DeserializeOwned>(&self, url: Url) -> Result<T, Failure> {
+        let deadline = Instant::now() + self.target.retry_for;
+        let mut pauses = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(100))
+            .with_max_delay(Duration::from_secs(2))
+            .with_jitter()
+            .without_max_times()
+            .build();
+        loop {
+            let answer = self.send(Method::GET, url.clone(), None::<&()>).await;
+            let may_pass = matches!(
+                answer,
+                Err(Failure::Unreachable { .. } | Failure::Refused { status: 503, .. })
+            );
+            let pause = pauses.next().unwrap_or(Duration::from_secs(2));
+            if !may_pass || Instant::now() + pause > deadline {
+                return answer;
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        url: Url,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, Failure> {
+        let mut request = self.authorised(self.http.request(method, url));
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let unreachable = |source: reqwest::Error| Failure::Unreachable {
+            server: self.target.server.clone(),
+            // The address is in the message already.
+            source: source.without_url(),
+        };
+        let response = request.send().await.map_err(unreachable)?;
+        let status = response.status().as_u16();
+        let bytes = response.bytes().await.map_err(unreachable)?;
+        if (200..300).contains(&status) {
+            let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+            return serde_json::from_slice(bytes).map_err(|source| Failure::Unreadable {
+                server: self.target.server.clone(),
+                source,
+            });
+        }
+        Err(self.refused(status, &bytes))
+    }
+
+    fn authorised(&self, request: RequestBuilder) -> RequestBuilder {
+        match &self.target.token {
+            Some(token) => request.bearer_auth(token.reveal()),
+            None => request,
+        }
+    }
+
+    fn refused(&self, status: u16, body: &[u8]) -> Failure {
+        let problem: Problem = serde_json::from_slice(body).unwrap_or_default();
+        let message = if problem.message.is_empty() {
+            let text = String::from_utf8_lossy(body);
+            let line = text.lines().next().unwrap_or_default();
+            format!("the server answered with status {status}: {line}")
+        } else {
+            problem.message
+        };
+        Failure::Refused {
+            status,
+            code: problem.code,
+            message,
+            field: problem.field,
+            server: self.target.server.clone(),
+        }
+    }
+}
+
+fn bad_server(text: &str) -> Failure {
+    Failure::usage_with(
+        format!("`{text}` is not the address of a server"),
+        "an address looks like http://127.0.0.1:8080 or https://updates.example.org",
+    )
+}
+
+/// Reads the address of a server.
+pub fn parse_server(text: &str) -> Result<Url, Failure> {
+    let url = Url::parse(text).map_err(|_| bad_server(text))?;
+    if matches!(url.scheme(), "http" | "https") && url.has_host() {
+        Ok(url)
+    } else {
+        Err(bad_server(text))
+    }
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost"
+        || address
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|ip| ip.is_loopback())
+}
+
+fn read_ca(path: &Path) -> Result<Vec<Certificate>, Failure> {
+    let pem = std::fs::read(path).map_err(|source| Failure::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    Certificate::from_pem_bundle(&pem).map_err(|source| Failure::Content {
+        path: path.to_owned(),
+        expected: "a file of certificates",
+        source: Box::new(source),
+    })
+}

@@ -1,0 +1,125 @@
+//! `evenkeel login`: keeps a token for a server.
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use clap::Args;
+use evenkeel_api::project::ProjectResource;
+use evenkeel_kit::Secret;
+
+use super::{DEFAULT_SERVER, target};
+use crate::args::Globals;
+use crate::client::{Client, parse_server};
+use crate::contexts::{Context, Contexts};
+use crate::{Failure, World};
+
+/// A token is never longer than this.
+const LONGEST: u64 = 64 * 1024;
+
+/// Keep a token for a server. Without an option the token is read from the standard input.
+#[derive(Debug, Args)]
+pub struct Login {
+    /// The token itself; others on this machine may see it while the command runs.
+    #[arg(long, conflicts_with = "token_file")]
+    pub token: Option<String>,
+    /// A file that holds the token.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+impl Login {
+    pub async fn run(self, globals: &Globals, world: &mut World<'_>) -> Result<(), Failure> {
+        let path = world.environment.contexts.clone();
+        let mut contexts = Contexts::load(&path)?;
+        let mut context = chosen(&contexts, globals)?;
+        let token = Secret::new(self.token(world)?);
+        context.token = Some(token.clone());
+
+        let mut target = target(globals, world)?;
+        target.server.clone_from(&context.server);
+        target.ca.clone_from(&context.ca);
+        target.token = Some(token);
+        check(&Client::new(target)?, world).await?;
+
+        let text = format!(
+            "logged in to {} as context {}",
+            context.server, context.name
+        );
+        contexts.put(context);
+        contexts.save(&path)?;
+        Ok(writeln!(world.out, "{text}")?)
+    }
+
+    fn token(self, world: &mut World<'_>) -> Result<String, Failure> {
+        let mut text = String::new();
+        if let Some(token) = self.token {
+            text = token;
+        } else if let Some(path) = self.token_file {
+            text =
+                std::fs::read_to_string(&path).map_err(|source| Failure::File { path, source })?;
+        } else {
+            world.input.take(LONGEST).read_to_string(&mut text)?;
+        }
+        let token = text.trim();
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Failure::usage_with(
+                "this is not a token: a token is one word",
+                "give it with --token-file FILE, or on the standard input",
+            ));
+        }
+        Ok(token.to_owned())
+    }
+}
+
+/// The context that the token is for: the one that was asked for, else the current one, else a new one.
+fn chosen(contexts: &Contexts, globals: &Globals) -> Result<Context, Failure> {
+    let old = match (&globals.context, &globals.server) {
+        (Some(name), Some(_)) => contexts.named(name),
+        (wanted, _) => contexts.chosen(wanted.as_deref())?,
+    };
+    let server = globals
+        .server
+        .clone()
+        .or_else(|| old.map(|old| old.server.clone()));
+    let server = server.unwrap_or_else(|| DEFAULT_SERVER.to_owned());
+    parse_server(&server)?;
+    let old = old.filter(|old| globals.context.is_some() || old.server == server);
+    let fresh = || {
+        if contexts.named("default").is_none() {
+            "default".to_owned()
+        } else {
+            server.clone()
+        }
+    };
+    let name = old
+        .map(|old| old.name.clone())
+        .or_else(|| globals.context.clone());
+    Ok(Context {
+        name: name.unwrap_or_else(fresh),
+        project: globals
+            .project
+            .clone()
+            .or_else(|| old.and_then(|old| old.project.clone())),
+        ca: globals
+            .ca
+            .clone()
+            .or_else(|| old.and_then(|old| old.ca.clone())),
+        token: None,
+        server,
+    })
+}
+
+/// Keeps no token that the server does not take. A server that does not answer says nothing about the token.
+async fn check(client: &Client, world: &mut World<'_>) -> Result<(), Failure> {
+    match client
+        .get_global::<Vec<ProjectResource>>(&["v1", "projects"])
+        .await
+    {
+        Ok(_) => Ok(()),
+        Err(Failure::Unreachable { server, .. }) => {
+            let text = "cannot be reached now, so the token was not tried";
+            Ok(writeln!(world.notes, "note: {server} {text}")?)
+        }
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,97 @@
+//! `evenkeel project`: what belongs together and is seen by nobody else.
+
+use clap::Subcommand;
+use evenkeel_api::project::{ProjectInput, ProjectResource};
+
+use crate::Failure;
+use crate::client::Client;
+use crate::time::show_seconds;
+use crate::view::{Cell, Page, Printer};
+
+/// Projects: what belongs together and is seen by nobody else.
+#[derive(Debug, Subcommand)]
+pub enum ProjectCommand {
+    /// List the projects that you may see.
+    List,
+    /// Show a project.
+    Get {
+        /// Its name.
+        name: String,
+    },
+    /// Make a project.
+    Create {
+        /// Its name: lower-case letters, digits and dashes.
+        name: String,
+        /// What it is for.
+        #[arg(long, default_value = "", hide_default_value = true)]
+        description: String,
+    },
+    /// Delete a project that holds nothing any more.
+    Delete {
+        /// Its name.
+        name: String,
+    },
+}
+
+const HEADER: &[&str] = &["NAME", "ID", "STATUS", "DESCRIPTION"];
+
+impl ProjectCommand {
+    pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+        match self {
+            Self::List => {
+                let projects: Vec<ProjectResource> = client.get_global(&["v1", "projects"]).await?;
+                let names: Vec<_> = projects
+                    .iter()
+                    .map(|project| project.name.as_str())
+                    .collect();
+                printer.rows(
+                    &projects,
+                    &names,
+                    HEADER,
+                    projects.iter().map(row).collect(),
+                )
+            }
+            Self::Get { name } => {
+                let project = client.get_global(&["v1", "projects", &name]).await?;
+                show(&project, printer)
+            }
+            Self::Create { name, description } => {
+                let body = ProjectInput { description };
+                let path = ["v1", "projects", name.as_str()];
+                let _: serde_json::Value = client.put_global(&path, &body).await?;
+                show(&client.get_global(&path).await?, printer)
+            }
+            Self::Delete { name } => {
+                client.delete_global(&["v1", "projects", &name]).await?;
+                printer.done("project", &name, "deleted")
+            }
+        }
+    }
+}
+
+fn row(project: &ProjectResource) -> Vec<Cell> {
+    let condition = &project.status.project_status;
+    vec![
+        project.name.clone().into(),
+        condition.uid.clone().into(),
+        Cell::toned(condition.message.clone(), condition.status_indicator.into()),
+        project.spec.description.clone().into(),
+    ]
+}
+
+fn show(project: &ProjectResource, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let condition = &project.status.project_status;
+    let mut page = Page::default();
+    page.field("name", project.name.clone())
+        .field("id", condition.uid.clone())
+        .field("description", project.spec.description.clone())
+        .field(
+            "status",
+            Cell::toned(condition.message.clone(), condition.status_indicator.into()),
+        )
+        .field(
+            "since",
+            show_seconds(u32::try_from(condition.time_stamp).unwrap_or(u32::MAX)),
+        );
+    printer.page(project, &page)
+}

@@ -1,0 +1,207 @@
+//! Contexts: which server, which project, with which token. One file, readable by its owner alone.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use evenkeel_kit::Secret;
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::Failure;
+
+/// All contexts.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Contexts {
+    /// The name of the one that holds unless another is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current: Option<String>,
+    /// Ordered as they were added.
+    #[serde(default)]
+    pub contexts: Vec<Context>,
+}
+
+/// Which server, which project, with which token.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Context {
+    /// What it is called here.
+    pub name: String,
+    /// Where the server is.
+    pub server: String,
+    /// The project that commands are about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// The only authority that may vouch for the server, as a PEM file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+    /// With what to log in.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "reveal"
+    )]
+    pub token: Option<Secret>,
+}
+
+#[expect(clippy::ref_option, reason = "serde gives the field by reference")]
+fn reveal<S: Serializer>(token: &Option<Secret>, serializer: S) -> Result<S::Ok, S::Error> {
+    token.as_ref().map(Secret::reveal).serialize(serializer)
+}
+
+impl Contexts {
+    /// Reads the file; a file that is not there has no contexts.
+    pub fn load(path: &Path) -> Result<Self, Failure> {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(source) => {
+                let path = path.to_owned();
+                return Err(Failure::File { path, source });
+            }
+        };
+        serde_saphyr::from_str(&text).map_err(|error| Failure::Content {
+            path: path.to_owned(),
+            expected: "a file of contexts",
+            source: Box::new(error),
+        })
+    }
+
+    /// Writes the file whole, for its owner alone.
+    pub fn save(&self, path: &Path) -> Result<(), Failure> {
+        let text = serde_saphyr::to_string(self).map_err(|error| Failure::Form(Box::new(error)))?;
+        replace(path, &text).map_err(|source| Failure::File {
+            path: path.to_owned(),
+            source,
+        })
+    }
+
+    /// The context with this name.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&Context> {
+        self.contexts.iter().find(|context| context.name == name)
+    }
+
+    /// The context to use: the one that was asked for, else the current one.
+    pub fn chosen(&self, wanted: Option<&str>) -> Result<Option<&Context>, Failure> {
+        let Some(name) = wanted.or(self.current.as_deref()) else {
+            return Ok(None);
+        };
+        match self.named(name) {
+            Some(context) => Ok(Some(context)),
+            None => Err(self.unknown(name)),
+        }
+    }
+
+    /// Says that there is no such context.
+    #[must_use]
+    pub fn unknown(&self, name: &str) -> Failure {
+        let names: Vec<_> = self
+            .contexts
+            .iter()
+            .map(|context| context.name.as_str())
+            .collect();
+        let hint = if names.is_empty() {
+            "there is none yet; `evenkeel context add NAME --server URL` makes one".to_owned()
+        } else {
+            format!("there are: {}", names.join(", "))
+        };
+        Failure::usage_with(format!("there is no context `{name}`"), hint)
+    }
+
+    /// Adds a context, or puts it in the place of the one with its name. The first one becomes the current one.
+    pub fn put(&mut self, context: Context) {
+        self.current.get_or_insert_with(|| context.name.clone());
+        match self
+            .contexts
+            .iter_mut()
+            .find(|old| old.name == context.name)
+        {
+            Some(old) => *old = context,
+            None => self.contexts.push(context),
+        }
+    }
+}
+
+/// Writes beside and renames, so that a reader sees the old file or the new one.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    if let Some(folder) = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+    {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)?;
+    }
+    let beside = path.with_extension("new");
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&beside)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&beside, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn context(name: &str) -> Context {
+        Context {
+            name: name.to_owned(),
+            server: "http://127.0.0.1:8080".to_owned(),
+            project: None,
+            ca: None,
+            token: Some(Secret::new("abc")),
+        }
+    }
+
+    #[test]
+    fn only_the_owner_may_read_the_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("new/contexts.yaml");
+        let mut contexts = Contexts::default();
+        contexts.put(context("first"));
+        contexts.put(context("second"));
+        contexts.save(&path).expect("written");
+        contexts.save(&path).expect("written again");
+
+        let mode = fs::metadata(&path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let back = Contexts::load(&path).expect("readable");
+        assert_eq!(back.current.as_deref(), Some("first"));
+        let token = back.contexts[1].token.as_ref().expect("the token");
+        assert_eq!(token.reveal(), "abc");
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_has_no_contexts() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let contexts = Contexts::load(&folder.path().join("none")).expect("nothing is fine");
+        assert!(contexts.contexts.is_empty());
+        assert!(contexts.chosen(Some("x")).is_err());
+        assert!(contexts.chosen(None).expect("none").is_none());
+    }
+
+    #[test]
+    fn a_broken_file_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("contexts.yaml");
+        fs::write(&path, "contexts: 7").expect("written");
+        let error = Contexts::load(&path).expect_err("no contexts");
+        assert!(
+            error
+                .to_string()
+                .ends_with("contexts.yaml is not a file of contexts"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,137 @@
+//! What can go wrong, and what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a command could not be run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// What was asked for makes no sense.
+    #[error("{what}")]
+    Usage {
+        /// What makes no sense.
+        what: String,
+        /// What would.
+        hint: Option<String>,
+    },
+    /// Nobody answers.
+    #[error("cannot reach the server at {server}")]
+    Unreachable {
+        /// Where it should be.
+        server: String,
+        /// Why.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// The server answered, and not with what was asked for.
+    #[error("{message}")]
+    Refused {
+        /// The HTTP status.
+        status: u16,
+        /// The name of the server's code.
+        code: String,
+        /// The server's words.
+        message: String,
+        /// The field that the server names.
+        field: Option<String>,
+        /// Where it was asked.
+        server: String,
+    },
+    /// The answer cannot be read.
+    #[error("the server at {server} sent an answer that cannot be read; is it an Evenkeel server?")]
+    Unreadable {
+        /// Where it was asked.
+        server: String,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A file cannot be read or written.
+    #[error("cannot use {}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file holds something else than it should.
+    #[error("{} is not {expected}", path.display())]
+    Content {
+        /// Which.
+        path: PathBuf,
+        /// What it should be.
+        expected: &'static str,
+        /// Why it is not.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The client cannot be set up.
+    #[error("cannot set up the connection")]
+    Setup(#[source] reqwest::Error),
+    /// The answer cannot be written.
+    #[error("cannot write the answer")]
+    Output(#[from] io::Error),
+    /// The answer cannot be shown in this form.
+    #[error("cannot show the answer in this form")]
+    Form(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl Failure {
+    /// What was asked for makes no sense.
+    pub fn usage(what: impl Into<String>) -> Self {
+        Self::Usage {
+            what: what.into(),
+            hint: None,
+        }
+    }
+
+    /// What was asked for makes no sense, and this would.
+    pub fn usage_with(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Usage {
+            what: what.into(),
+            hint: Some(hint.into()),
+        }
+    }
+
+    /// Whether the reader of the answer went away.
+    #[must_use]
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// Whether the server says that there is no such thing.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused { status: 404, .. })
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Usage { hint, .. } => hint.clone(),
+            Self::Unreachable { .. } => Some(
+                "is the server running, and is the address right? `evenkeel context show` prints it, `--server URL` overrides it"
+                    .to_owned(),
+            ),
+            Self::Refused { status: 401, .. } => Some(
+                "log in again: `evenkeel login --token-file FILE`; on the server, `evenkeeld token operator` makes a token"
+                    .to_owned(),
+            ),
+            Self::Refused { status: 403, .. } => Some(
+                "the project does not exist or your token has no role in it; `evenkeel project list` shows your projects, `--project NAME` chooses one"
+                    .to_owned(),
+            ),
+            Self::Refused { status: 413, .. } => Some("send less at once".to_owned()),
+            Self::Refused { status: 429 | 503, .. } => {
+                Some("the server is busy or starting; try again in a moment".to_owned())
+            }
+            Self::Refused { status: 500.., server, .. } => {
+                Some(format!("this is a fault of the server at {server}; its log says more"))
+            }
+            Self::Refused { field: Some(field), .. } => Some(format!("look at `{field}`")),
+            _ => None,
+        }
+    }
+}

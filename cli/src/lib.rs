@@ -1,0 +1,74 @@
+//! `evenkeel`: the operator's command line.
+//!
+//! A command is a value ([`args::Cli`]); running it asks the server and writes to a writer ([`World`]). So a test is one
+//! line in and one text out.
+
+pub mod args;
+mod client;
+mod commands;
+pub mod contexts;
+pub mod failure;
+mod resource;
+mod time;
+mod view;
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use evenkeel_kit::{Clock, Secret};
+
+pub use failure::Failure;
+
+/// What a command sees of the world.
+pub struct World<'a> {
+    /// Where answers go.
+    pub out: &'a mut dyn Write,
+    /// Where remarks go that are no answers.
+    pub notes: &'a mut dyn Write,
+    /// Where a token may come from.
+    pub input: &'a mut dyn Read,
+    /// The clock.
+    pub clock: &'a dyn Clock,
+    /// What the environment says.
+    pub environment: Environment,
+}
+
+impl std::fmt::Debug for World<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World")
+            .field("environment", &self.environment)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the environment says.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// The file with the contexts.
+    pub contexts: PathBuf,
+    /// A token that goes before the one of the context.
+    pub token: Option<Secret>,
+    /// Whether answers are read by a person at a terminal.
+    pub terminal: bool,
+    /// Whether that person wants colours.
+    pub colour: bool,
+}
+
+/// How a command ended that could be run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// As it should.
+    Done,
+    /// A run was watched to its end, and it did not succeed.
+    RunNotSucceeded,
+}
+
+impl From<Ending> for ExitCode {
+    fn from(ending: Ending) -> Self {
+        match ending {
+            Ending::Done => Self::SUCCESS,
+            Ending::RunNotSucceeded => Self::from(3),
+        }
+    }
+}

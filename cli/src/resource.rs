@@ -1,0 +1,112 @@
+//! What all things have in common that can be listed, looked up and deleted.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::Failure;
+use crate::client::Client;
+use crate::view::{Cell, Page};
+
+/// A thing of a project.
+pub trait Resource: Serialize + DeserializeOwned {
+    /// What it is called on the command line.
+    const NOUN: &'static str;
+    /// What one is called.
+    const WORD: &'static str;
+    /// What many are called.
+    const MANY: &'static str;
+    /// What stands before the dash of its id.
+    const PREFIX: &'static str;
+    /// Where they are listed.
+    const PATH: &'static str;
+    /// What to do when it cannot be deleted because something needs it.
+    const FREE: Option<&'static str> = None;
+    /// The titles of [`Resource::row`].
+    const HEADER: &'static [&'static str];
+    /// The answer that lists them.
+    type List: DeserializeOwned;
+
+    /// The things of a list.
+    fn items(list: Self::List) -> Vec<Self>;
+    /// Its id.
+    fn id(&self) -> &str;
+    /// Its name, which need not be unique.
+    fn name(&self) -> &str;
+    /// What a list shows of it.
+    fn row(&self) -> Vec<Cell>;
+    /// What a person reads of it.
+    fn page(&self) -> Page;
+}
+
+/// Whether a text has the form of the ids of a kind.
+pub fn is_id(prefix: &str, text: &str) -> bool {
+    let digits = text
+        .strip_prefix(prefix)
+        .and_then(|rest| rest.strip_prefix('-'));
+    let is_hex = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
+    digits.is_some_and(|digits| digits.len() == 8 && digits.bytes().all(is_hex))
+}
+
+/// Everything of a kind.
+pub async fn all<R: Resource>(client: &Client) -> Result<Vec<R>, Failure> {
+    client.get(R::PATH).await.map(R::items)
+}
+
+/// The id of the thing that a person means by an id or a name.
+pub async fn id_of<R: Resource>(client: &Client, text: &str) -> Result<String, Failure> {
+    if is_id(R::PREFIX, text) {
+        return Ok(text.to_owned());
+    }
+    let named = all::<R>(client)
+        .await?
+        .into_iter()
+        .filter(|item| item.name() == text);
+    only::<R>(text, named.map(|item| item.id().to_owned()).collect())
+}
+
+/// The thing that a person means by an id or a name, in full.
+pub async fn find<R: Resource>(client: &Client, text: &str) -> Result<R, Failure> {
+    let id = id_of::<R>(client, text).await?;
+    let found = client.get(&format!("{}/{id}", R::PATH)).await;
+    found.map_err(|error| {
+        if error.is_not_found() {
+            nothing::<R>(text)
+        } else {
+            error
+        }
+    })
+}
+
+/// Deletes the thing that a person means and answers with its id.
+pub async fn delete<R: Resource>(client: &Client, text: &str) -> Result<String, Failure> {
+    let id = id_of::<R>(client, text).await?;
+    let done = client.delete(&format!("{}/{id}", R::PATH)).await;
+    done.map_err(|error| match (&error, R::FREE) {
+        (error, _) if error.is_not_found() => nothing::<R>(text),
+        (Failure::Refused { code, message, .. }, Some(free)) if code == "FailedPrecondition" => {
+            Failure::usage_with(message, free)
+        }
+        _ => error,
+    })?;
+    Ok(id)
+}
+
+/// The only id of these, or what is wrong with them.
+pub fn only<R: Resource>(text: &str, mut ids: Vec<String>) -> Result<String, Failure> {
+    match ids.len() {
+        1 => Ok(ids.remove(0)),
+        0 => Err(nothing::<R>(text)),
+        many => Err(Failure::usage_with(
+            format!("{many} {} are called `{text}`", R::MANY),
+            format!("say which by its id: {}", ids.join(", ")),
+        )),
+    }
+}
+
+/// Says that there is no such thing.
+pub fn nothing<R: Resource>(text: &str) -> Failure {
+    Failure::usage_with(
+        format!("there is no {} `{text}`", R::WORD),
+        format!("`evenkeel {} list` shows what there is", R::NOUN),
+    )
+}

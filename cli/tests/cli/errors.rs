@@ -1,0 +1,150 @@
+//! What a person is told when something does not work.
+
+use clap::Parser;
+use evenkeel_cli::args::Cli;
+use evenkeel_kit::Secret;
+use serde_json::json;
+
+use crate::{Desk, told};
+
+#[tokio::test]
+async fn a_token_that_is_not_taken_asks_for_a_login() {
+    let mut desk = Desk::new().await;
+    desk.token = Some(Secret::new("old"));
+    insta::assert_snapshot!(desk.fail("evenkeel host list").await, @r"
+    the token has expired
+    hint: log in again: `evenkeel login --token-file FILE`; on the server, `evenkeeld token operator` makes a token
+    ");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_named() {
+    let desk = Desk::new().await;
+    let line = "evenkeel host list --server http://127.0.0.1:1 --retry-for 0s";
+    let failure = desk.bare(line, "").await.expect_err("nobody listens there");
+    insta::assert_snapshot!(told(&failure), @r"
+    cannot reach the server at http://127.0.0.1:1
+    hint: is the server running, and is the address right? `evenkeel context show` prints it, `--server URL` overrides it
+    ");
+}
+
+#[tokio::test]
+async fn reading_is_tried_again_while_the_server_starts() {
+    let desk = Desk::new().await;
+    desk.double
+        .answer_with(
+            "GET compute/hosts",
+            503,
+            json!({"code": "Unavailable", "message": "starting"}),
+        )
+        .answer(
+            "GET compute/hosts",
+            json!({"hosts": [], "totalElements": 0, "hasNext": false}),
+        );
+    let line = format!("evenkeel host list --server {} --retry-for 5s", desk.server);
+    let (text, _) = desk.bare(&line, "").await.expect("the second time");
+    assert_eq!(text, "no hosts\n");
+}
+
+#[tokio::test]
+async fn making_is_never_tried_again() {
+    let desk = Desk::new().await;
+    desk.double.answer_with(
+        "POST join-tokens",
+        503,
+        json!({"code": "Unavailable", "message": "starting"}),
+    );
+    let line = format!(
+        "evenkeel join-token create --server {} --retry-for 5s",
+        desk.server
+    );
+    let failure = desk
+        .bare(&line, "")
+        .await
+        .expect_err("it is not tried again");
+    assert_eq!(failure.to_string(), "starting");
+    assert_eq!(desk.double.asked().lines().count(), 1);
+}
+
+#[tokio::test]
+async fn the_servers_words_and_its_field_are_passed_on() {
+    let desk = Desk::new().await;
+    desk.double
+        .answer_with(
+            "DELETE os-update-policies/osupdatepolicy-00000001",
+            400,
+            json!({
+                "code": "FailedPrecondition", "message": "the policy is assigned to inst-00000001",
+            }),
+        )
+        .answer_with(
+            "POST compute/hosts/register",
+            400,
+            json!({
+                "code": "InvalidArgument", "message": "uuid: not a UUID", "field": "uuid",
+            }),
+        )
+        .answer_with(
+            "GET os-update-policies",
+            403,
+            json!({"message": "Forbidden"}),
+        );
+    let in_use = desk
+        .fail("evenkeel policy delete osupdatepolicy-00000001")
+        .await;
+    assert_eq!(
+        in_use,
+        "the policy is assigned to inst-00000001\n\
+         hint: take its assignments away first: `evenkeel instance set-policy INSTANCE --none`"
+    );
+    let bad = desk.fail("evenkeel host register --uuid x").await;
+    assert_eq!(bad, "uuid: not a UUID\nhint: look at `uuid`");
+    let foreign = desk.fail("evenkeel policy list").await;
+    assert!(
+        foreign.contains("`evenkeel project list` shows your projects"),
+        "{foreign}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_no_evenkeel_server_is_told_so() {
+    let desk = Desk::new().await;
+    desk.double.answer("GET compute/hosts", json!("hello"));
+    let told = desk.fail("evenkeel host list").await;
+    assert!(told.contains("is it an Evenkeel server?"), "{told}");
+    let address = desk
+        .bare("evenkeel host list --server ftp://x", "")
+        .await
+        .expect_err("no address");
+    assert_eq!(
+        address.to_string(),
+        "`ftp://x` is not the address of a server"
+    );
+}
+
+#[test]
+fn lines_that_make_no_sense_are_refused_before_anything_is_asked() {
+    for line in [
+        "evenkeel",
+        "evenkeel host get",
+        "evenkeel host register new",
+        "evenkeel policy create p",
+        "evenkeel policy create p --latest --package jq",
+        "evenkeel instance set-policy edge-01",
+        "evenkeel instance set-policy edge-01 p --none",
+        "evenkeel schedule create s --start soon --host h",
+        "evenkeel schedule create s --start now --end +1h --duration 1h --host h",
+        "evenkeel os create immutable --type immutable",
+        "evenkeel run watch",
+        "evenkeel run watch osupdaterun-00000001 --host h",
+        "evenkeel host list --output xml",
+    ] {
+        assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+    }
+}
+
+#[test]
+fn the_command_line_contradicts_itself_nowhere() {
+    use clap::CommandFactory;
+    Cli::command().debug_assert();
+}

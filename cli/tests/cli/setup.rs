@@ -1,0 +1,130 @@
+//! Contexts, login, completion.
+
+use serde_json::json;
+
+use crate::Desk;
+
+#[tokio::test]
+async fn a_login_is_kept_for_its_server() {
+    let mut desk = Desk::new().await;
+    desk.token = None;
+    desk.double.answer("GET projects", json!([])).answer(
+        "GET compute/hosts",
+        json!({"hosts": [], "totalElements": 0, "hasNext": false}),
+    );
+    let line = format!("evenkeel login --server {} --project default", desk.server);
+    let (text, _) = desk.bare(&line, "good\n").await.expect("logged in");
+    assert_eq!(
+        text,
+        format!("logged in to {} as context default\n", desk.server)
+    );
+
+    let (text, _) = desk
+        .bare("evenkeel host list", "")
+        .await
+        .expect("with the token");
+    assert_eq!(text, "no hosts\n");
+    let (text, _) = desk
+        .bare("evenkeel context show -o json", "")
+        .await
+        .expect("the context");
+    assert!(!text.contains("good"), "the token is never shown: {text}");
+}
+
+#[tokio::test]
+async fn a_token_goes_to_no_other_server() {
+    let mut desk = Desk::new().await;
+    desk.token = None;
+    desk.double.answer("GET projects", json!([]));
+    let login = format!("evenkeel login --token good --server {}", desk.server);
+    desk.bare(&login, "").await.expect("logged in");
+
+    let other = crate::double::Double::default();
+    let address = other.start().await;
+    let line = format!("evenkeel host list --server {address}");
+    let failure = desk
+        .bare(&line, "")
+        .await
+        .expect_err("no token for that server");
+    assert!(matches!(
+        failure,
+        evenkeel_cli::Failure::Refused { status: 401, .. }
+    ));
+}
+
+#[tokio::test]
+async fn a_token_that_the_server_does_not_take_is_not_kept() {
+    let mut desk = Desk::new().await;
+    desk.token = None;
+    let line = format!("evenkeel login --token bad --server {}", desk.server);
+    let failure = desk.bare(&line, "").await.expect_err("refused");
+    assert_eq!(failure.to_string(), "the token has expired");
+    let (text, _) = desk
+        .bare("evenkeel context list", "")
+        .await
+        .expect("a list");
+    assert_eq!(
+        text,
+        "no contexts; `evenkeel context add NAME --server URL` makes one\n"
+    );
+}
+
+#[tokio::test]
+async fn a_token_for_a_server_that_is_away_is_kept_untried() {
+    let desk = Desk::new().await;
+    let line = "evenkeel login --token good --server http://127.0.0.1:1 --retry-for 0s";
+    let (text, _) = desk.bare(line, "").await.expect("kept");
+    insta::assert_snapshot!(text, @r"
+    note: http://127.0.0.1:1 cannot be reached now, so the token was not tried
+    logged in to http://127.0.0.1:1 as context default
+    ");
+    let failure = desk
+        .bare("evenkeel login", "two words")
+        .await
+        .expect_err("no token");
+    assert_eq!(
+        failure.to_string(),
+        "this is not a token: a token is one word"
+    );
+}
+
+#[tokio::test]
+async fn contexts_are_added_used_and_removed() {
+    let desk = Desk::new().await;
+    let mut story = String::new();
+    for line in [
+        "evenkeel context add lab --server http://127.0.0.1:8080",
+        "evenkeel context add field --server https://updates.example.org --project west",
+        "evenkeel context use field",
+        "evenkeel context list",
+        "evenkeel context show",
+        "evenkeel context remove lab",
+        "evenkeel context list -q",
+    ] {
+        let (text, _) = desk.bare(line, "").await.expect("it works");
+        story.push_str(&text);
+    }
+    insta::assert_snapshot!(story);
+    let failure = desk
+        .bare("evenkeel host list --context lab", "")
+        .await
+        .expect_err("removed");
+    assert_eq!(
+        crate::told(&failure),
+        "there is no context `lab`\nhint: there are: field"
+    );
+}
+
+#[tokio::test]
+async fn shells_complete_the_nouns() {
+    let desk = Desk::new().await;
+    for shell in ["bash", "zsh", "fish"] {
+        let (text, _) = desk
+            .bare(&format!("evenkeel completion {shell}"), "")
+            .await
+            .expect("a script");
+        assert!(text.contains("join-token"), "{shell}");
+    }
+    let (text, _) = desk.bare("evenkeel version", "").await.expect("a version");
+    assert!(text.starts_with("evenkeel 0."), "{text}");
+}
