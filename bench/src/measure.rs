@@ -1,0 +1,91 @@
+//! What processes cost, as the kernel counts it (proc(5)).
+
+use std::fs;
+use std::time::Duration;
+
+/// Processor time of a process, its dead children included.
+pub fn cpu(pid: u32) -> Duration {
+    let ticks = stat(pid).map_or(0, |fields| {
+        // utime, stime, cutime, cstime are fields 14 to 17; two stand before the state.
+        fields[11..15]
+            .iter()
+            .filter_map(|field| field.parse::<u64>().ok())
+            .sum()
+    });
+    Duration::from_secs_f64(as_f64(ticks) / as_f64(rustix::param::clock_ticks_per_second()))
+}
+
+/// Memory of a process that is its own share of what is in use, in MiB.
+pub fn rss_mib(pid: u32) -> f64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let kib = text.lines().find_map(|line| {
+        line.strip_prefix("Pss:")?
+            .trim()
+            .strip_suffix(" kB")?
+            .trim()
+            .parse::<u64>()
+            .ok()
+    });
+    as_f64(kib.unwrap_or(0)) / 1_024.0
+}
+
+/// A process and all its children, as Postgres has them.
+pub fn family(parent: u32) -> Vec<u32> {
+    let mut found = vec![parent];
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        if stat(pid).is_some_and(|fields| fields[1].parse() == Ok(parent)) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+/// The fields of `/proc/PID/stat` from the state on: the name before it may hold anything.
+fn stat(pid: u32) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let rest = text.rsplit_once(") ")?.1;
+    let fields: Vec<String> = rest.split(' ').map(str::to_owned).collect();
+    (fields.len() > 15).then_some(fields)
+}
+
+/// What processes cost together over a span of time. A child that ended meanwhile is in its parent's count.
+#[derive(Debug)]
+pub struct Meter {
+    pids: Vec<u32>,
+    before: Duration,
+}
+
+impl Meter {
+    /// Begins to count.
+    pub fn start(pids: Vec<u32>) -> Self {
+        let before = total(&pids);
+        Self { pids, before }
+    }
+
+    /// What was spent since then.
+    pub fn spent(&self) -> Duration {
+        total(&self.pids).saturating_sub(self.before)
+    }
+
+    /// The memory in use now, in MiB.
+    pub fn rss_mib(&self) -> f64 {
+        self.pids.iter().map(|pid| rss_mib(*pid)).sum()
+    }
+}
+
+fn total(pids: &[u32]) -> Duration {
+    pids.iter().map(|pid| cpu(*pid)).sum()
+}
+
+/// For figures that people read.
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+pub const fn as_f64(number: u64) -> f64 {
+    number as f64
+}

@@ -1,0 +1,208 @@
+//! Polls without news, against the real server and a real Postgres, and a bare echo with the same messages beside it.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use evenkeel_auth::{Authority, CertificateAuthority, Keys};
+use evenkeel_kit::{Clock, SystemClock};
+use evenkeel_pg::{Options, PrivatePostgres};
+use evenkeel_proto::agent::PollResponse;
+use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
+use evenkeel_store::{Store, StoreOptions, projects};
+use prost::Message as _;
+use tonic::Request;
+
+use crate::children::Measured;
+use crate::fleet;
+use crate::load::{self, Node, Shape};
+use crate::measure::{Meter, family};
+use crate::report::{EchoFigures, Figures, Report};
+
+/// How the polls are made.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Registered hosts; one round for each number.
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000])]
+    hosts: Vec<usize>,
+    /// Connections over which the nodes poll.
+    #[arg(long, default_value_t = 16)]
+    connections: usize,
+    /// Polls under way at once on each connection.
+    #[arg(long, default_value_t = 1)]
+    at_once: usize,
+    /// How long a round lasts.
+    #[arg(long = "for", default_value = "10s", value_parser = humantime::parse_duration)]
+    length: Duration,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    const fn shape(&self, length: Duration) -> Shape {
+        Shape {
+            at_once: self.at_once,
+            length,
+        }
+    }
+}
+
+/// Runs the benchmark.
+pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut rounds = Vec::new();
+    let mut echo = None;
+    for hosts in &args.hosts {
+        let (figures, beside) = round(args, *hosts).await?;
+        rounds.push(figures);
+        echo = Some(beside);
+    }
+    let last = rounds
+        .last()
+        .context("give at least one number of hosts")?
+        .clone();
+    let echo = echo.context("give at least one number of hosts")?;
+    let failed = rounds.iter().any(|round| round.errors > 0) || echo.errors > 0;
+    Report { last, rounds, echo }.print(args.json)?;
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// One fleet: the server, and then the echo with the answer that the server gave.
+async fn round(args: &Args, hosts: usize) -> anyhow::Result<(Figures, EchoFigures)> {
+    ensure!(hosts > 0, "a fleet has at least one host");
+    let folder = tempfile::Builder::new()
+        .prefix("evenkeel-bench-")
+        .tempdir()?;
+    open_to_postgres(folder.path())?;
+    let postgres = PrivatePostgres::start(Options::new(folder.path().join("postgres"))).await?;
+    let data = folder.path().join("data");
+    let mut server = serve(folder.path(), &data, &postgres.url())?;
+    let ready = server
+        .ready(&folder.path().join("ready"), &folder.path().join("log"))
+        .await?;
+    let addresses: serde_json::Value = serde_json::from_str(&ready)?;
+    let southbound = addresses["southbound"]
+        .as_str()
+        .context("no southbound address")?;
+
+    let clock = SystemClock;
+    let authority = Authority::new(
+        Keys::open(&data.join("keys"))?,
+        evenkeel_auth::Settings::default(),
+    );
+    let store = Store::connect(&postgres.url(), StoreOptions::default()).await?;
+    let tx = store.fleet().await?;
+    let (project, _) = projects::ensure_default(&tx, clock.now()).await?;
+    drop(tx);
+    let nodes = fleet::seed(&store, project.id, &authority, hosts, clock.now()).await?;
+    let nodes = Arc::new(nodes);
+    store.close().await;
+
+    let ca = CertificateAuthority::open(&data.join("ca"), clock.now())?;
+    let channels = load::connect(southbound, ca.certificate_pem(), args.connections).await?;
+    let answer = one_answer(&channels[0], &nodes[0]).await?;
+    // The first polls fill caches and prepare statements.
+    load::run(&channels, &nodes, args.shape(args.length / 4)).await;
+    let server_meter = Meter::start(vec![server.pid()]);
+    let postgres_meter = Meter::start(family(postgres.pid().unsigned_abs()));
+    let outcome = load::run(&channels, &nodes, args.shape(args.length)).await;
+    let figures = Figures::of(
+        hosts,
+        args.connections,
+        &outcome,
+        &server_meter,
+        &postgres_meter,
+    );
+    drop((channels, server));
+    postgres.stop().await;
+
+    let echo = echo_round(args, folder.path(), &ca, &nodes, &answer).await?;
+    Ok((figures, echo))
+}
+
+async fn one_answer(
+    channel: &tonic::transport::Channel,
+    node: &Node,
+) -> anyhow::Result<PollResponse> {
+    let mut request = Request::new(node.request.clone());
+    request
+        .metadata_mut()
+        .insert("authorization", node.authorization.clone());
+    let answer = AgentServiceClient::new(channel.clone())
+        .poll(request)
+        .await?
+        .into_inner();
+    ensure!(
+        !answer.want_facts,
+        "the seeded facts are not those that the nodes say"
+    );
+    Ok(answer)
+}
+
+fn serve(folder: &Path, data: &Path, database: &str) -> anyhow::Result<Measured> {
+    let path = |path: &Path| path.to_string_lossy().into_owned();
+    let config = folder.join("evenkeeld.toml");
+    let data = path(data);
+    let text = format!(
+        "data_dir = {data:?}\n[database]\nurl = {database:?}\n[rest]\nlisten = \"127.0.0.1:0\"\n\
+         [southbound]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n"
+    );
+    std::fs::write(&config, text)?;
+    let ready = folder.join("ready");
+    let (config, ready) = (path(&config), path(&ready));
+    Measured::start(
+        &["serve", "all", "--config", &config, "--ready-file", &ready],
+        &folder.join("log"),
+    )
+}
+
+async fn echo_round(
+    args: &Args,
+    folder: &Path,
+    ca: &CertificateAuthority,
+    nodes: &Arc<Vec<Node>>,
+    answer: &PollResponse,
+) -> anyhow::Result<EchoFigures> {
+    let certificate = ca.issue_server(
+        &["localhost".to_owned(), "127.0.0.1".to_owned()],
+        SystemClock.now(),
+    )?;
+    let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
+    std::fs::write(path("echo.pem"), &certificate.chain_pem)?;
+    std::fs::write(path("echo-key.pem"), certificate.key_pem.reveal())?;
+    std::fs::write(path("answer"), answer.encode_to_vec())?;
+    let arguments = [
+        "echo",
+        "--certificate",
+        &path("echo.pem"),
+        "--key",
+        &path("echo-key.pem"),
+        "--answer",
+        &path("answer"),
+        "--ready-file",
+        &path("echo-ready"),
+    ];
+    let log = folder.join("echo-log");
+    let mut echo = Measured::start(&arguments, &log)?;
+    let address = echo.ready(&folder.join("echo-ready"), &log).await?;
+    let channels = load::connect(&address, ca.certificate_pem(), args.connections).await?;
+    load::run(&channels, nodes, args.shape(args.length / 4)).await;
+    let meter = Meter::start(vec![echo.pid()]);
+    let outcome = load::run(&channels, nodes, args.shape(args.length)).await;
+    Ok(EchoFigures::of(&outcome, &meter))
+}
+
+/// Postgres runs as another user when we are root: it must be able to pass through.
+fn open_to_postgres(folder: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    Ok(std::fs::set_permissions(
+        folder,
+        std::fs::Permissions::from_mode(0o711),
+    )?)
+}
