@@ -1,0 +1,83 @@
+# Everything a person or a machine does with this repository. `make help` lists it.
+
+# Recipes run one after the other, also with -j: they share cargo's target folder.
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+step := deploy/dev/step
+export CARGO_TERM_PROGRESS_WHEN := never
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: demo
+demo: ## one real package update from the REST call to the package; KEEP=1 leaves everything running
+	@KEEP=$(KEEP) deploy/demo/run demo
+
+.PHONY: test
+test: tools format clippy docs deny machete shellcheck snapshots tests ## every gate and every test; what CI runs
+
+.PHONY: tools
+tools: ## install what the gates and the tests need, if it is missing
+	@deploy/dev/install-tools test
+
+.PHONY: format
+format: ## sources are formatted
+	@$(step) format cargo fmt --all --check
+
+.PHONY: clippy
+clippy: ## clippy pedantic finds nothing
+	@$(step) clippy cargo clippy --workspace --all-targets --locked -- -D warnings
+
+.PHONY: docs
+docs: ## the documentation builds without warnings
+	@RUSTDOCFLAGS='-D warnings' $(step) docs cargo doc --workspace --no-deps --locked
+
+.PHONY: deny
+deny: ## licences, sources, bans and advisories of the dependencies
+	@$(step) deny deploy/dev/deny check
+
+.PHONY: machete
+machete: ## no dependency is declared and not used
+	@$(step) machete cargo machete
+
+.PHONY: shellcheck
+shellcheck: ## every script passes shellcheck
+	@$(step) shellcheck deploy/dev/scripts check
+
+.PHONY: snapshots
+snapshots: ## no snapshot is left unreviewed
+	@$(step) snapshots deploy/dev/snapshots check
+
+.PHONY: tests
+tests: ## all tests, with their own output
+	@SHOW=1 $(step) tests cargo test --workspace --locked
+
+.PHONY: generate
+generate: ## make the committed generated files again (protobuf code, openapi.json)
+	@UPDATE_GENERATED=1 $(step) generate cargo test --locked -p evenkeel-proto -p evenkeel-domain -p evenkeel-inventory -p evenkeel-server
+
+.PHONY: bench
+bench: ## what a poll costs, with 1,000 and 10,000 hosts (release build)
+	@deploy/dev/install-tools demo
+	cargo run --release --locked -p evenkeel-bench -- poll
+
+.PHONY: agent
+agent: ## the agent as it is shipped: static and small
+	@deploy/dev/install-tools agent
+	@$(step) agent cargo build --locked --profile small --target x86_64-unknown-linux-musl -p evenkeel-update-agent
+	@ls -l target/x86_64-unknown-linux-musl/small/evenkeel-agent
+
+.PHONY: test-full
+test-full: test test-kill ## `make test`, and the long tests one by one
+
+.PHONY: test-kill
+test-kill: tools ## the agent killed after every journal step, each twice, with real apt (ROUNDS=n for more)
+	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_KILL_ROUNDS=$(or $(ROUNDS),2) $(step) test-kill \
+	  cargo test --locked -p evenkeel-tests --test kill
+
+.PHONY: clean
+clean: ## remove what was built; the Debian roots in the cache folder stay
+	cargo clean

@@ -1,0 +1,208 @@
+//! Documents: what they name is there.
+
+use std::collections::BTreeSet;
+
+use super::tree::SourceFile;
+
+/// The command lines in the fenced `sh` blocks of a Markdown text, continued lines joined.
+pub fn commands(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut is_inside = false;
+    let mut joined = String::new();
+    for line in text.lines() {
+        if let Some(language) = line.trim_start().strip_prefix("```") {
+            is_inside = !is_inside && matches!(language.trim(), "sh" | "bash" | "console");
+            continue;
+        }
+        if !is_inside {
+            continue;
+        }
+        let line = line.split(" #").next().unwrap_or_default().trim();
+        if let Some(begun) = line.strip_suffix('\\') {
+            joined.push_str(begun);
+            continue;
+        }
+        joined.push_str(line);
+        let whole = std::mem::take(&mut joined);
+        found.extend((!whole.is_empty()).then_some(whole));
+    }
+    found
+}
+
+/// Each `make TARGET` of the documents that the Makefile does not have.
+pub fn unknown_targets(documents: &[SourceFile], makefile: &str) -> Vec<String> {
+    let targets: BTreeSet<&str> = makefile
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(target, _)| target)
+        .filter(|target| !target.is_empty() && !target.contains([' ', '\t', '.', '=']))
+        .collect();
+    let mut found = Vec::new();
+    for document in documents {
+        for command in commands(&document.text) {
+            let mut words = command.split_whitespace();
+            if words.next() != Some("make") {
+                continue;
+            }
+            for target in words.filter(|word| !word.contains('=') && !word.starts_with('-')) {
+                if !targets.contains(target) {
+                    found.push(format!("{} names `make {target}`", document.path));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Each command of the documents that its own program does not understand. `understands` is asked with the words of
+/// each command line whose first word is one of `programs`, and answers what is wrong with it.
+pub fn misunderstood(
+    documents: &[SourceFile],
+    programs: &[&str],
+    understands: impl Fn(&[&str]) -> Result<(), String>,
+) -> Vec<String> {
+    let mut found = Vec::new();
+    for document in documents {
+        for command in commands(&document.text) {
+            let words: Vec<&str> = command.split_whitespace().collect();
+            if words.first().is_some_and(|first| programs.contains(first))
+                && let Err(why) = understands(&words)
+            {
+                found.push(format!("{}: `{command}`: {why}", document.path));
+            }
+        }
+    }
+    found
+}
+
+/// Each relative link of a document that leads nowhere. `is_there` knows the repository's paths.
+pub fn broken_links(documents: &[SourceFile], is_there: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut found = Vec::new();
+    for document in documents {
+        let folder = document
+            .path
+            .rsplit_once('/')
+            .map_or("", |(folder, _)| folder);
+        for link in links(&document.text) {
+            let target = link.split('#').next().unwrap_or_default();
+            let is_elsewhere = link.contains("://") || link.starts_with("mailto:");
+            if is_elsewhere || target.is_empty() {
+                continue;
+            }
+            if !is_there(&resolve(folder, target)) {
+                found.push(format!("{} links to {link}", document.path));
+            }
+        }
+    }
+    found
+}
+
+/// The targets of a Markdown text's links.
+fn links(text: &str) -> Vec<&str> {
+    let after = text.split("](").skip(1);
+    after
+        .filter_map(|rest| rest.split_once(')'))
+        .map(|(link, _)| link)
+        .collect()
+}
+
+fn resolve(folder: &str, target: &str) -> String {
+    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+/// Each decision record that is out of number, or whose title does not carry its number.
+pub fn misnumbered(records: &[SourceFile]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (at, record) in records.iter().enumerate() {
+        let number = format!("{:04}", at + 1);
+        let name = record.path.rsplit('/').next().unwrap_or_default();
+        if !name.starts_with(&format!("{number}-")) {
+            found.push(format!("{} should be number {number}", record.path));
+        }
+        if !record.text.starts_with(&format!("# {number}. ")) {
+            found.push(format!(
+                "{} does not begin with `# {number}. `",
+                record.path
+            ));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: &str = "text `make nothing`\n```sh\nmake demo # comment\nmake tset KEEP=1\nevenkeel host \\\n  list\n```\n```text\nmake no\n```\n[a](docs/a.md) [b](b.md#part) [c](https://example.org)";
+
+    #[test]
+    fn commands_are_those_of_shell_blocks() {
+        assert_eq!(
+            commands(SAMPLE),
+            ["make demo", "make tset KEEP=1", "evenkeel host list"]
+        );
+    }
+
+    #[test]
+    fn a_target_that_does_not_exist_is_found() {
+        let readme = [SourceFile::sample("README.md", SAMPLE)];
+        let makefile = "step := x\n.PHONY: demo\ndemo: ## the demo\n\tmake tset: x\ntest: a b\n";
+        assert_eq!(
+            unknown_targets(&readme, makefile),
+            ["README.md names `make tset`"]
+        );
+    }
+
+    #[test]
+    fn a_command_that_its_program_does_not_understand_is_found() {
+        let readme = [SourceFile::sample("README.md", SAMPLE)];
+        let never = |words: &[&str]| Err(format!("no {}", words[1]));
+        assert_eq!(
+            misunderstood(&readme, &["evenkeel"], never),
+            ["README.md: `evenkeel host list`: no host"]
+        );
+        assert!(misunderstood(&readme, &["evenkeel"], |_| Ok(())).is_empty());
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_found() {
+        let readme = [
+            SourceFile::sample("README.md", SAMPLE),
+            SourceFile::sample("docs/adr/x.md", "[up](../../README.md) [no](../no.md)"),
+        ];
+        let there = ["docs/a.md", "README.md"];
+        assert_eq!(
+            broken_links(&readme, |path| there.contains(&path)),
+            [
+                "README.md links to b.md#part",
+                "docs/adr/x.md links to ../no.md"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_record_out_of_number_is_found() {
+        let records = [
+            SourceFile::sample("docs/adr/0001-a.md", "# 0001. A"),
+            SourceFile::sample("docs/adr/0003-b.md", "# 0002. B"),
+            SourceFile::sample("docs/adr/0003-c.md", "# C"),
+        ];
+        assert_eq!(
+            misnumbered(&records),
+            [
+                "docs/adr/0003-b.md should be number 0002",
+                "docs/adr/0003-c.md does not begin with `# 0003. `",
+            ]
+        );
+    }
+}

@@ -1,0 +1,177 @@
+//! The machine that the lab is on: how its scripts are run as root, and whether they can be.
+
+use std::ffi::OsStr;
+use std::fs::Permissions;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::house::tree;
+
+/// A place to make nodes and repositories in.
+#[derive(Debug)]
+pub struct Lab {
+    /// The Debian root that every node is an overlay of.
+    base: PathBuf,
+    scratch: TempDir,
+}
+
+impl Lab {
+    /// Opens a lab. Where there can be none, says so in one line and returns nothing, or fails if tests of this kind
+    /// are required.
+    #[expect(clippy::disallowed_methods, reason = "the one switch of these tests")]
+    pub fn open() -> Option<Self> {
+        static BASE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+        match BASE.get_or_init(prepare) {
+            Ok(base) => {
+                // Postgres does not run as root and must get through to its data.
+                let scratch = tempfile::Builder::new()
+                    .prefix("evenkeel-lab.")
+                    .permissions(Permissions::from_mode(0o711))
+                    .tempdir()
+                    .expect("a temporary folder");
+                Some(Self {
+                    base: base.clone(),
+                    scratch,
+                })
+            }
+            Err(why) => {
+                let is_required = std::env::var_os("EVENKEEL_REQUIRE_OS_TESTS").is_some();
+                assert!(!is_required, "tests in a real root are required: {why}");
+                let name = thread::current().name().unwrap_or_default().to_owned();
+                let line = writeln!(std::io::stderr(), "skipped {name}: {why}");
+                line.expect("a line on standard error");
+                None
+            }
+        }
+    }
+
+    /// The Debian root that every node is an overlay of.
+    pub fn base(&self) -> &Path {
+        &self.base
+    }
+
+    /// A path of the lab's own.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // What a node wrote belongs to root.
+        let _gone = as_root("rm", &[])
+            .arg("-rf")
+            .arg(self.scratch.path())
+            .status();
+    }
+}
+
+/// The path of one of the lab's scripts.
+pub(super) fn script(name: &str) -> PathBuf {
+    tree::root().join("tests/lab").join(name)
+}
+
+/// A command of this machine.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the lab is made of other programs"
+)]
+pub(super) fn command(program: impl AsRef<OsStr>) -> Command {
+    Command::new(program)
+}
+
+/// A command that runs as root with these variables, by sudo if this process is not root.
+pub(super) fn as_root(program: impl AsRef<OsStr>, variables: &[(&str, &str)]) -> Command {
+    let mut command = if is_root() {
+        command("env")
+    } else {
+        let mut command = command("sudo");
+        command.args(["-n", "env"]);
+        command
+    };
+    command.args(
+        variables
+            .iter()
+            .map(|(name, value)| format!("{name}={value}")),
+    );
+    command.arg(program);
+    command
+}
+
+/// The output of a command that must succeed.
+#[track_caller]
+pub(super) fn succeed(command: &mut Command) -> String {
+    let output = command.output().expect("the command starts");
+    assert!(output.status.success(), "{command:?}: {}", told(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Everything a command said.
+pub(super) fn told(output: &Output) -> String {
+    let (out, err) = (&output.stdout, &output.stderr);
+    format!(
+        "{}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(out),
+        String::from_utf8_lossy(err)
+    )
+}
+
+/// Asks until there is an answer, at most `limit` long.
+///
+/// # Panics
+/// When there is none in time; `what` is then part of the message.
+#[track_caller]
+pub fn until<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(begun.elapsed() < limit, "not within {limit:?}: {what}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn is_root() -> bool {
+    static IS_ROOT: OnceLock<bool> = OnceLock::new();
+    *IS_ROOT.get_or_init(|| {
+        let id = command("id").arg("-u").output();
+        id.is_ok_and(|output| output.stdout.starts_with(b"0"))
+    })
+}
+
+/// Makes the Debian root, or finds it, and shows that an overlay of it can be entered.
+#[expect(clippy::disallowed_methods, reason = "where the cache is")]
+fn prepare() -> Result<PathBuf, String> {
+    let cache = std::env::var("EVENKEEL_LAB_CACHE").unwrap_or_default();
+    let variables = [("EVENKEEL_LAB_CACHE", cache.as_str())];
+    let base = try_run(as_root(script("make-base-root"), &variables).arg("-"))?;
+    let base = PathBuf::from(base.trim());
+    let trial = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let entered = try_run(
+        as_root(script("in-root"), &[])
+            .arg(&base)
+            .arg(trial.path())
+            .arg("true"),
+    );
+    let _gone = as_root("rm", &[]).arg("-rf").arg(trial.path()).status();
+    entered.map(|_| base)
+}
+
+fn try_run(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last = said.lines().last().unwrap_or("it said nothing").to_owned();
+    Err(format!("no Debian root can be entered here: {last}"))
+}

@@ -1,0 +1,66 @@
+//! The lab itself: a harness is tested by what it must show and by what it must catch.
+
+use evenkeel_tests::lab::{Lab, Node, Repository, is_older};
+
+#[test]
+fn a_node_installs_and_upgrades_from_a_signed_repository_without_any_network() {
+    let Some(lab) = Lab::open() else { return };
+    let repository = Repository::new(&lab, "repo");
+    let node = Node::new(&lab, "node")
+        .without_network()
+        .with_repository(&repository);
+    assert_eq!(node.package("demo-app"), "");
+    node.sh("apt-get -q -y install demo-app");
+    assert_eq!(node.package("demo-app"), "1.0 installed");
+
+    repository.publish("_1.1_");
+    node.sh("apt-get -q update --error-on=any; apt-get -q -y install demo-app=1.1 demo-lib=1.1");
+    assert_eq!(node.package("demo-app"), "1.1 installed");
+    assert_eq!(node.audit(), "");
+}
+
+#[test]
+fn a_repository_that_was_tampered_with_is_refused() {
+    let Some(lab) = Lab::open() else { return };
+    let repository = Repository::new(&lab, "repo");
+    let node = Node::new(&lab, "node").with_repository(&repository);
+    let release = repository.folder().join("dists/stable/InRelease");
+    let text = std::fs::read_to_string(&release).expect("a signed release");
+    std::fs::write(&release, text.replace("Tests", "Others")).expect("a changed release");
+    let output = node.run(&["apt-get", "-q", "update", "--error-on=any"]);
+    assert_eq!(output.status.code(), Some(100));
+}
+
+#[test]
+fn the_audit_shows_a_package_that_was_left_half_done() {
+    let Some(lab) = Lab::open() else { return };
+    let repository = Repository::new(&lab, "repo");
+    repository.publish("demo-bad_1.1");
+    let node = Node::new(&lab, "node").with_repository(&repository);
+    let output = node.run(&["apt-get", "-q", "-y", "install", "demo-bad"]);
+    assert_eq!(output.status.code(), Some(100));
+    assert_eq!(node.package("demo-bad"), "1.1 half-configured");
+    assert!(node.audit().contains("demo-bad"));
+}
+
+#[test]
+fn a_killed_boot_leaves_its_files_and_no_process() {
+    let Some(lab) = Lab::open() else { return };
+    let node = Node::new(&lab, "node");
+    let script = "echo one > /root/file; touch /run/gone; echo begun; exec sleep 1000";
+    let mut boot = node.start(&["sh", "-c", script]);
+    evenkeel_tests::lab::until(
+        "the script has begun",
+        std::time::Duration::from_secs(10),
+        || boot.log().contains("begun").then_some(()),
+    );
+    assert_eq!(node.inside(&["sh", "-c", "echo /run/*"]), "/run/gone\n");
+    assert!(!boot.kill().success());
+    assert_eq!(node.sh("cat /root/file; ls /run"), "one\n");
+}
+
+#[test]
+fn versions_are_compared_as_debian_does() {
+    assert!(is_older("1.0~rc1", "1.0") && is_older("1.9", "1.10"));
+    assert!(!is_older("1:1.0", "2.0"));
+}
