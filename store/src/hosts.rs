@@ -14,13 +14,12 @@ use uuid::Uuid;
 
 use crate::assignments;
 use crate::error::StoreError;
-use crate::ids;
+use crate::keyed::Keyed;
 use crate::page::{self, Listed, Page};
 use crate::rows::host::{ActiveModel, Column, Entity, Model};
 use crate::rows::named;
-use crate::tx::{Tx, among};
-
-const WHAT: &str = "host_resource";
+use crate::tx::Tx;
+use crate::{ids, keyed};
 
 /// Makes a host that has not spoken yet.
 ///
@@ -56,11 +55,7 @@ pub async fn register(tx: &Tx, host: &Registration, now: Time) -> Result<Host, S
 /// # Errors
 /// There is none in the project.
 pub async fn find(tx: &Tx, id: HostId) -> Result<Host, StoreError> {
-    let found = tx
-        .scope::<Entity>()
-        .filter(Column::Id.eq(id.bits().cast_signed()));
-    let found = found.one(tx.conn()).await?;
-    found.ok_or(StoreError::NotFound { what: WHAT })?.try_into()
+    keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
 /// The hosts with these ids that there are, in no order.
@@ -68,13 +63,7 @@ pub async fn find(tx: &Tx, id: HostId) -> Result<Host, StoreError> {
 /// # Errors
 /// The database cannot be reached.
 pub async fn find_many(tx: &Tx, ids: &[HostId]) -> Result<Vec<Host>, StoreError> {
-    let bits = ids.iter().map(|id| id.bits().cast_signed());
-    let rows = tx
-        .scope::<Entity>()
-        .filter(among(Column::Id, bits))
-        .all(tx.conn())
-        .await?;
-    rows.into_iter().map(Host::try_from).collect()
+    keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
 }
 
 /// The host with this UUID.
@@ -87,7 +76,9 @@ pub async fn find_by_uuid(tx: &Tx, uuid: Uuid) -> Result<Host, StoreError> {
         .filter(Column::Uuid.eq(uuid))
         .one(tx.conn())
         .await?;
-    found.ok_or(StoreError::NotFound { what: WHAT })?.try_into()
+    found
+        .ok_or(StoreError::NotFound { what: Entity::WHAT })?
+        .try_into()
 }
 
 /// The host that was registered with this UUID, else the one with this serial number and no UUID. It is locked: two
@@ -194,12 +185,7 @@ pub async fn set_status(tx: &Tx, id: HostId, status: &Status) -> Result<(), Stor
 /// There is none in the project, or an instance is on it.
 pub async fn delete(tx: &Tx, id: HostId) -> Result<(), StoreError> {
     tx.write_wanted().await?;
-    let delete = tx
-        .remove::<Entity>()
-        .filter(Column::Id.eq(id.bits().cast_signed()));
-    if delete.exec(tx.conn()).await?.rows_affected == 0 {
-        return Err(StoreError::NotFound { what: WHAT });
-    }
+    keyed::delete::<Entity>(tx, id.bits()).await?;
     assignments::clear(tx, Scope::Host(id)).await
 }
 

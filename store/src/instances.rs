@@ -8,18 +8,17 @@ use evenkeel_domain::id::{HostId, InstanceId, PolicyId};
 use evenkeel_domain::instance::{Instance, InstanceKind, InstanceState, NewInstance};
 use evenkeel_domain::os::SecurityFeature;
 use evenkeel_domain::text::Name;
-use sea_orm::{ActiveModelTrait, ColumnTrait, EntityTrait, QueryFilter, QueryOrder, Set};
+use sea_orm::{ActiveModelTrait, EntityTrait, QueryFilter, QueryOrder, Set};
 
 use crate::assignments;
 use crate::error::StoreError;
-use crate::ids;
+use crate::keyed::Keyed;
 use crate::nodes;
 use crate::page::{self, Listed, Page};
 use crate::rows::instance::{ActiveModel, Column, Entity, Model};
 use crate::rows::{named, node_state};
 use crate::tx::{Tx, among};
-
-const WHAT: &str = "instance_resource";
+use crate::{ids, keyed};
 
 /// Makes an instance, with what is known of its node: nothing yet.
 ///
@@ -54,14 +53,7 @@ pub async fn create(tx: &Tx, new: &NewInstance, now: Time) -> Result<Instance, S
 /// # Errors
 /// There is none in the project.
 pub async fn find(tx: &Tx, id: InstanceId) -> Result<Instance, StoreError> {
-    let found = tx
-        .scope::<Entity>()
-        .filter(Column::Id.eq(id.bits().cast_signed()));
-    let row = found
-        .one(tx.conn())
-        .await?
-        .ok_or(StoreError::NotFound { what: WHAT })?;
-    only(whole(tx, vec![row]).await?)
+    only(find_many(tx, &[id]).await?)
 }
 
 /// The instance on this host.
@@ -74,7 +66,7 @@ pub async fn find_by_host(tx: &Tx, host: HostId) -> Result<Instance, StoreError>
 
 fn only(instances: Vec<Instance>) -> Result<Instance, StoreError> {
     let first = instances.into_iter().next();
-    first.ok_or(StoreError::NotFound { what: WHAT })
+    first.ok_or(StoreError::NotFound { what: Entity::WHAT })
 }
 
 /// The instances on these hosts, in no order.
@@ -176,12 +168,7 @@ pub async fn delete(tx: &Tx, id: InstanceId) -> Result<(), StoreError> {
     tx.write_wanted().await?;
     // The order of locks: the node's state before its runs.
     nodes::lock_row(tx, id).await?;
-    let delete = tx
-        .remove::<Entity>()
-        .filter(Column::Id.eq(id.bits().cast_signed()));
-    if delete.exec(tx.conn()).await?.rows_affected == 0 {
-        return Err(StoreError::NotFound { what: WHAT });
-    }
+    keyed::delete::<Entity>(tx, id.bits()).await?;
     assignments::clear(tx, Scope::Instance(id)).await
 }
 

@@ -12,13 +12,12 @@ use sea_orm::{
 };
 
 use crate::error::StoreError;
-use crate::ids;
+use crate::keyed::Keyed;
 use crate::page::{self, Listed, Page};
 use crate::rows::join_token::{ActiveModel, Column, Entity, Model};
 use crate::rows::named;
 use crate::tx::{FleetTx, Tx};
-
-const WHAT: &str = "join_token_resource";
+use crate::{ids, keyed};
 
 /// Makes a token whose secret has this SHA-256 digest.
 ///
@@ -60,14 +59,7 @@ pub async fn list(tx: &Tx, page: Page) -> Result<Listed<JoinToken>, StoreError> 
 /// # Errors
 /// There is none in the project.
 pub async fn find(tx: &Tx, id: JoinTokenId) -> Result<JoinToken, StoreError> {
-    let found = tx
-        .scope::<Entity>()
-        .filter(Column::Id.eq(id.bits().cast_signed()));
-    found
-        .one(tx.conn())
-        .await?
-        .ok_or(StoreError::NotFound { what: WHAT })?
-        .try_into()
+    keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
 /// Takes a token back. Taking it back again changes nothing.
@@ -108,7 +100,7 @@ pub async fn lock(tx: &Tx, digest: [u8; 32]) -> Result<JoinToken, StoreError> {
     found
         .one(tx.conn())
         .await?
-        .ok_or(StoreError::NotFound { what: WHAT })?
+        .ok_or(StoreError::NotFound { what: Entity::WHAT })?
         .try_into()
 }
 

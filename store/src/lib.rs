@@ -8,6 +8,7 @@
 mod check;
 mod error;
 mod ids;
+mod keyed;
 mod page;
 mod pool;
 mod rows;

@@ -14,6 +14,7 @@ use sea_orm::{
 use serde_json::Value;
 
 use crate::error::StoreError;
+use crate::keyed::Keyed;
 use crate::rows::node_state::{Column, Entity, Model};
 use crate::rows::{instance, named};
 use crate::tx::Tx;
@@ -86,7 +87,7 @@ pub(crate) async fn create(
 /// # Errors
 /// The host has no instance in the project.
 pub async fn lock(tx: &Tx, host: HostId) -> Result<NodeState, StoreError> {
-    let what = "instance_resource";
+    let what = instance::Entity::WHAT;
     let on_host = tx
         .scope::<instance::Entity>()
         .filter(instance::Column::HostId.eq(host.bits().cast_signed()))
@@ -120,7 +121,7 @@ pub async fn find_by_host(tx: &Tx, host: HostId) -> Result<NodeState, StoreError
         .filter(Column::InstanceId.in_subquery(on_host))
         .one(tx.conn())
         .await?;
-    let what = "instance_resource";
+    let what = instance::Entity::WHAT;
     row.ok_or(StoreError::NotFound { what })?.try_into()
 }
 
@@ -132,7 +133,7 @@ pub async fn find(tx: &Tx, instance: InstanceId) -> Result<NodeState, StoreError
     let row = tx
         .scope::<Entity>()
         .filter(Column::InstanceId.eq(instance.bits().cast_signed()));
-    let what = "instance_resource";
+    let what = instance::Entity::WHAT;
     row.one(tx.conn())
         .await?
         .ok_or(StoreError::NotFound { what })?

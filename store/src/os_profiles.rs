@@ -6,13 +6,11 @@ use evenkeel_domain::os::{OsKind, OsProfile, OsProvider, OsSpec, SecurityFeature
 use sea_orm::{ActiveModelTrait, ColumnTrait, QueryFilter, QueryOrder, Set};
 
 use crate::error::StoreError;
-use crate::ids;
 use crate::page::{self, Listed, Page};
 use crate::rows::named;
 use crate::rows::os_profile::{ActiveModel, Column, Entity, Model};
-use crate::tx::{Tx, among, execute};
-
-const WHAT: &str = "operating_system_resource";
+use crate::tx::{Tx, execute};
+use crate::{ids, keyed};
 
 /// Makes an entry.
 ///
@@ -73,11 +71,7 @@ pub async fn ensure(tx: &Tx, spec: &OsSpec, now: Time) -> Result<OsProfile, Stor
 /// # Errors
 /// There is none in the project.
 pub async fn find(tx: &Tx, id: OsId) -> Result<OsProfile, StoreError> {
-    let found = tx
-        .scope::<Entity>()
-        .filter(Column::Id.eq(id.bits().cast_signed()));
-    let found = found.one(tx.conn()).await?;
-    found.ok_or(StoreError::NotFound { what: WHAT })?.try_into()
+    keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
 /// The entries with these ids that there are, in no order.
@@ -85,13 +79,7 @@ pub async fn find(tx: &Tx, id: OsId) -> Result<OsProfile, StoreError> {
 /// # Errors
 /// The database cannot be reached.
 pub async fn find_many(tx: &Tx, ids: &[OsId]) -> Result<Vec<OsProfile>, StoreError> {
-    let bits = ids.iter().map(|id| id.bits().cast_signed());
-    let rows = tx
-        .scope::<Entity>()
-        .filter(among(Column::Id, bits))
-        .all(tx.conn())
-        .await?;
-    rows.into_iter().map(OsProfile::try_from).collect()
+    keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
 }
 
 /// Part of the entries, by id.
@@ -108,13 +96,7 @@ pub async fn list(tx: &Tx, page: Page) -> Result<Listed<OsProfile>, StoreError> 
 /// There is none in the project, or an instance or a policy refers to it.
 pub async fn delete(tx: &Tx, id: OsId) -> Result<(), StoreError> {
     tx.write_wanted().await?;
-    let delete = tx
-        .remove::<Entity>()
-        .filter(Column::Id.eq(id.bits().cast_signed()));
-    match delete.exec(tx.conn()).await?.rows_affected {
-        0 => Err(StoreError::NotFound { what: WHAT }),
-        _ => Ok(()),
-    }
+    keyed::delete::<Entity>(tx, id.bits()).await
 }
 
 impl TryFrom<Model> for OsProfile {

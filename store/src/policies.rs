@@ -5,16 +5,14 @@ use evenkeel_domain::id::{OsId, PolicyId};
 use evenkeel_domain::package::WantedPackage;
 use evenkeel_domain::policy::{PolicySpec, TargetWish, UpdatePolicy, Wish};
 use evenkeel_domain::text::Name;
-use sea_orm::{ActiveModelTrait, ColumnTrait, QueryFilter, QueryOrder, Set};
+use sea_orm::{ActiveModelTrait, QueryOrder, Set};
 
 use crate::error::StoreError;
-use crate::ids;
 use crate::page::{self, Listed, Page};
 use crate::rows::named;
 use crate::rows::update_policy::{ActiveModel, Column, Entity, Model};
-use crate::tx::{Tx, among};
-
-const WHAT: &str = "os_update_policy_resource";
+use crate::tx::Tx;
+use crate::{ids, keyed};
 
 /// Makes a policy.
 ///
@@ -46,11 +44,7 @@ pub async fn create(tx: &Tx, spec: &PolicySpec, now: Time) -> Result<UpdatePolic
 /// # Errors
 /// There is none in the project.
 pub async fn find(tx: &Tx, id: PolicyId) -> Result<UpdatePolicy, StoreError> {
-    let found = tx
-        .scope::<Entity>()
-        .filter(Column::Id.eq(id.bits().cast_signed()));
-    let found = found.one(tx.conn()).await?;
-    found.ok_or(StoreError::NotFound { what: WHAT })?.try_into()
+    keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
 /// The policies with these ids that there are, in no order.
@@ -58,13 +52,7 @@ pub async fn find(tx: &Tx, id: PolicyId) -> Result<UpdatePolicy, StoreError> {
 /// # Errors
 /// The database cannot be reached.
 pub async fn find_many(tx: &Tx, ids: &[PolicyId]) -> Result<Vec<UpdatePolicy>, StoreError> {
-    let bits = ids.iter().map(|id| id.bits().cast_signed());
-    let rows = tx
-        .scope::<Entity>()
-        .filter(among(Column::Id, bits))
-        .all(tx.conn())
-        .await?;
-    rows.into_iter().map(UpdatePolicy::try_from).collect()
+    keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
 }
 
 /// Part of the policies, by id.
@@ -81,13 +69,7 @@ pub async fn list(tx: &Tx, page: Page) -> Result<Listed<UpdatePolicy>, StoreErro
 /// There is none in the project, or something is assigned to it.
 pub async fn delete(tx: &Tx, id: PolicyId) -> Result<(), StoreError> {
     tx.write_wanted().await?;
-    let delete = tx
-        .remove::<Entity>()
-        .filter(Column::Id.eq(id.bits().cast_signed()));
-    match delete.exec(tx.conn()).await?.rows_affected {
-        0 => Err(StoreError::NotFound { what: WHAT }),
-        _ => Ok(()),
-    }
+    keyed::delete::<Entity>(tx, id.bits()).await
 }
 
 impl TryFrom<Model> for UpdatePolicy {

@@ -16,13 +16,12 @@ use sea_orm::{
 };
 
 use crate::error::{Conflict, StoreError};
-use crate::ids;
+use crate::keyed::Keyed;
 use crate::page::{self, Listed, Page};
 use crate::rows::run_event;
 use crate::rows::update_run::{Column, Entity, Model};
 use crate::tx::{FleetTx, Tx, all};
-
-const WHAT: &str = "os_update_run_resource";
+use crate::{ids, keyed};
 
 /// What an event is brought to.
 #[derive(Clone, Debug, PartialEq)]
@@ -156,7 +155,7 @@ async fn save(tx: &Tx, run: &UpdateRun, seen: i64) -> Result<(), StoreError> {
         .await?;
     match saved.rows_affected {
         1 => Ok(()),
-        _ => Err(StoreError::Stale { what: WHAT }),
+        _ => Err(StoreError::Stale { what: Entity::WHAT }),
     }
 }
 
@@ -206,7 +205,9 @@ async fn lock(tx: &Tx, id: RunId) -> Result<UpdateRun, StoreError> {
         .scope::<Entity>()
         .filter(Column::Id.eq(id.bits().cast_signed()));
     let found = found.lock_exclusive().one(tx.conn()).await?;
-    found.ok_or(StoreError::NotFound { what: WHAT })?.try_into()
+    found
+        .ok_or(StoreError::NotFound { what: Entity::WHAT })?
+        .try_into()
 }
 
 /// The run with this id.
@@ -214,14 +215,7 @@ async fn lock(tx: &Tx, id: RunId) -> Result<UpdateRun, StoreError> {
 /// # Errors
 /// There is none in the project.
 pub async fn find(tx: &Tx, id: RunId) -> Result<UpdateRun, StoreError> {
-    let found = tx
-        .scope::<Entity>()
-        .filter(Column::Id.eq(id.bits().cast_signed()));
-    found
-        .one(tx.conn())
-        .await?
-        .ok_or(StoreError::NotFound { what: WHAT })?
-        .try_into()
+    keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
 /// The run of an instance that is not over.
@@ -303,7 +297,7 @@ pub async fn delete(tx: &Tx, id: RunId) -> Result<(), StoreError> {
     }
     find(tx, id).await?;
     Err(StoreError::Conflict(Conflict::InUse {
-        what: WHAT,
+        what: Entity::WHAT,
         by: "an attempt that is not over",
     }))
 }

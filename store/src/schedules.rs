@@ -7,13 +7,11 @@ use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, ColumnTrait, ExprTrait, QueryFilter, QueryOrder, Set};
 
 use crate::error::StoreError;
-use crate::ids;
 use crate::page::{self, Listed, Page};
 use crate::rows::named;
 use crate::rows::single_schedule::{ActiveModel, Column, Entity, Model};
 use crate::tx::Tx;
-
-const WHAT: &str = "single_schedule_resource";
+use crate::{ids, keyed};
 
 /// Makes a schedule.
 ///
@@ -44,11 +42,7 @@ pub async fn create(tx: &Tx, spec: &SingleSpec, now: Time) -> Result<SingleSched
 /// # Errors
 /// There is none in the project.
 pub async fn find(tx: &Tx, id: SingleScheduleId) -> Result<SingleSchedule, StoreError> {
-    let found = tx
-        .scope::<Entity>()
-        .filter(Column::Id.eq(id.bits().cast_signed()));
-    let found = found.one(tx.conn()).await?;
-    found.ok_or(StoreError::NotFound { what: WHAT })?.try_into()
+    keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
 /// Part of the schedules, by id; only those of one host if it is given.
@@ -87,13 +81,7 @@ pub async fn to_come(tx: &Tx, host: HostId, now: Time) -> Result<Vec<SingleSched
 /// There is none in the project.
 pub async fn delete(tx: &Tx, id: SingleScheduleId) -> Result<(), StoreError> {
     tx.write_wanted().await?;
-    let delete = tx
-        .remove::<Entity>()
-        .filter(Column::Id.eq(id.bits().cast_signed()));
-    match delete.exec(tx.conn()).await?.rows_affected {
-        0 => Err(StoreError::NotFound { what: WHAT }),
-        _ => Ok(()),
-    }
+    keyed::delete::<Entity>(tx, id.bits()).await
 }
 
 impl TryFrom<Model> for SingleSchedule {

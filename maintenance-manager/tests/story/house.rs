@@ -26,7 +26,7 @@ use evenkeel_proto::maintmgr::{
 };
 use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{
-    Page, Store, assignments, instances, join_tokens, policies, projects, runs, schedules,
+    Page, Store, assignments, instances, join_tokens, nodes, policies, projects, runs, schedules,
 };
 use tonic::{Request, Status};
 use uuid::Uuid;
@@ -251,6 +251,11 @@ impl House {
             .await
             .expect("an instance");
         instance.summary.update_status.text
+    }
+
+    pub async fn known(&self, node: &TestNode) -> nodes::NodeState {
+        let tx = self.store.tenant(self.tenant).await.expect("a transaction");
+        nodes::find(&tx, node.instance).await.expect("a state")
     }
 
     pub async fn track(&self) -> usize {

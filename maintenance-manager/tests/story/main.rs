@@ -3,3 +3,4 @@
 mod agent;
 mod eim;
 mod house;
+mod wire;

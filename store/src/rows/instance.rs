@@ -2,6 +2,7 @@
 
 use sea_orm::entity::prelude::*;
 
+use crate::keyed::Keyed;
 use crate::tx::Scoped;
 
 #[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
@@ -28,4 +29,9 @@ impl ActiveModelBehavior for ActiveModel {}
 
 impl Scoped for Entity {
     const TENANT: Column = Column::TenantId;
+}
+
+impl Keyed for Entity {
+    const ID: Column = Column::Id;
+    const WHAT: &'static str = "instance_resource";
 }
