@@ -32,7 +32,7 @@ pub struct Config {
     /// The same wish is not prepared again ahead of its window before this time, if there was nothing to fetch.
     #[serde(with = "humantime_serde")]
     pub fetch_again_after: Duration,
-    /// The same wish is not tried again before this time, if it failed.
+    /// The same wish is not seen through again before this time, however it ended.
     #[serde(with = "humantime_serde")]
     pub retry_after: Duration,
     /// How long a stop waits for a step that is being taken.

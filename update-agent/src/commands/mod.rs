@@ -42,7 +42,11 @@ fn settle(given: &Where) -> anyhow::Result<(Config, Place)> {
     let root =
         std::fs::canonicalize(root).with_context(|| format!("find the root {}", root.display()))?;
     let state = given.state_dir.as_ref().or(config.state_dir.as_ref());
-    let place = Place::new(root, state.cloned());
+    let state = state
+        .map(std::path::absolute)
+        .transpose()
+        .context("find the state directory")?;
+    let place = Place::new(root, state);
     Ok((config, place))
 }
 

@@ -110,7 +110,7 @@ fn print(report: &Report, out: &mut impl Write) -> std::io::Result<()> {
     if last.next.is_some() {
         line("may change", &instant(last.next))?;
     }
-    line("lists of", &instant(last.refreshed))?;
+    line("lists as of", &instant(last.refreshed))?;
     match &report.attempt {
         None => line("attempt", "none")?,
         Some(attempt) => {

@@ -62,9 +62,9 @@ async fn a_death_at_any_write_of_the_journal_changes_nothing_of_the_end() {
 }
 
 #[tokio::test]
-async fn a_death_at_any_two_writes_of_the_journal_changes_nothing_of_the_end() {
+async fn two_deaths_at_writes_of_the_journal_change_nothing_of_the_end() {
     for first in 0..10 {
-        for second in 0..10 {
+        for second in (0..10).step_by(3) {
             let node = Node::in_window();
             let path = node.place().journal();
             for at in [first, second, usize::MAX] {

@@ -1,6 +1,8 @@
 //! What a package may be called. Names and versions come from the server and end on command lines of apt, which gives
 //! some characters a meaning of its own; what is not a name by Debian's policy gets no further than this file.
 
+use std::collections::BTreeSet;
+
 use crate::model::{Failure, FailureKind, PackageMode, PackageWish};
 
 /// More packages than this in one wish are a mistake.
@@ -34,7 +36,11 @@ pub fn validate(wish: &PackageWish) -> Result<(), Failure> {
         if packages.is_empty() {
             return Err(refuse("no package is named".to_owned()));
         }
+        let mut named = BTreeSet::new();
         for package in packages {
+            if !named.insert(&package.name) {
+                return Err(refuse(format!("{} is named twice", package.name)));
+            }
             if !is_name(&package.name) {
                 return Err(refuse(format!("{:?} is no package's name", package.name)));
             }
@@ -223,7 +229,11 @@ mod tests {
         let refusal = |names: &[&str]| validate(&wish(names, &[])).unwrap_err().reason;
         assert_eq!(refusal(&["curl", "-o"]), "\"-o\" is no package's name");
         assert_eq!(refusal(&[]), "no package is named");
-        let many = vec!["curl"; MOST_PACKAGES + 1];
+        assert_eq!(refusal(&["curl", "curl"]), "curl is named twice");
+        let many: Vec<_> = (0..=MOST_PACKAGES)
+            .map(|number| format!("p{number}"))
+            .collect();
+        let many: Vec<_> = many.iter().map(String::as_str).collect();
         assert_eq!(refusal(&many), "10001 packages are wanted, more than 10000");
         validate(&wish(&many[1..], &[])).unwrap();
     }

@@ -205,7 +205,8 @@ fn says_what_is_wrong(line: &str) -> bool {
         " : Conflicts: ",
         " : Breaks: ",
     ];
-    line.starts_with("E: ")
+    // Without pseudo-terminals apt complains about them, which is not what is wrong.
+    (line.starts_with("E: ") && !line.contains("Is /dev/pts mounted?"))
         || line.starts_with("dpkg: error")
         || RELATIONS.iter().any(|relation| line.contains(relation))
 }

@@ -103,7 +103,7 @@ impl Link for FakeLink {
         let act = world.decide(attempt.map(|(id, _)| id));
         Ok(Answer {
             want_facts: world.facts.as_ref() != Some(facts),
-            next_poll: Duration::from_secs(60),
+            next_poll: Duration::from_mins(1),
             decision: Decision {
                 act,
                 reason: "the test wants it so".into(),

@@ -114,10 +114,10 @@ impl Node {
     pub fn agent_with(&self, journal: Box<dyn Journal>) -> Agent {
         let tools = || {
             let limits = Limits {
-                look: Duration::from_secs(60),
-                refresh: Duration::from_secs(60),
-                download: Duration::from_secs(60),
-                apply: Duration::from_secs(60),
+                look: Duration::from_mins(1),
+                refresh: Duration::from_mins(1),
+                download: Duration::from_mins(1),
+                apply: Duration::from_mins(1),
                 lock: Duration::from_secs(1),
             };
             Tools::new(self.system.clone(), limits)

@@ -71,6 +71,23 @@ fn of_order(order: &str) -> (String, String) {
     (name.to_owned(), version.to_owned())
 }
 
+fn uris(orders: &[&str]) -> Output {
+    let mut text = String::new();
+    for order in orders {
+        let (name, version) = of_order(order);
+        let content = content(&name, &version);
+        let digest = hex(&Sha256::digest(&content));
+        let file = format!("{name}_{version}_all.deb");
+        writeln!(
+            text,
+            "'http://x/{file}' {file} {} SHA256:{digest}",
+            content.len()
+        )
+        .unwrap();
+    }
+    said(text)
+}
+
 impl FakeSystem {
     pub fn new(root: PathBuf) -> Self {
         fs::create_dir_all(root.join("var/lib/dpkg")).unwrap();
@@ -128,31 +145,12 @@ impl FakeSystem {
     }
 
     fn resolve(&self, name: &str) -> (String, String) {
-        match name.split_once('=') {
-            Some(_) => of_order(name),
-            None => {
-                let packages = self.packages.lock().unwrap();
-                let version = packages.offered.get(name).cloned();
-                (name.to_owned(), version.unwrap_or_default())
-            }
+        if name.contains('=') {
+            return of_order(name);
         }
-    }
-
-    fn uris(&self, orders: &[&str]) -> Output {
-        let mut text = String::new();
-        for order in orders {
-            let (name, version) = of_order(order);
-            let content = content(&name, &version);
-            let digest = hex(&Sha256::digest(&content));
-            let file = format!("{name}_{version}_all.deb");
-            writeln!(
-                text,
-                "'http://x/{file}' {file} {} SHA256:{digest}",
-                content.len()
-            )
-            .unwrap();
-        }
-        said(text)
+        let packages = self.packages.lock().unwrap();
+        let version = packages.offered.get(name).cloned();
+        (name.to_owned(), version.unwrap_or_default())
     }
 
     fn download(&self, orders: &[&str]) -> Output {
@@ -252,16 +250,19 @@ impl FakeSystem {
             };
         }
         if has("--print-uris") {
-            return self.uris(operands);
+            return uris(operands);
         }
         if has("--simulate") && has("upgrade") {
             return self.simulate(&self.latest());
         }
         let paths = operands.first().is_some_and(|path| path.starts_with('/'));
         if has("--simulate") {
-            let wanted = operands.iter().map(|operand| match paths {
-                true => of_path(operand),
-                false => self.resolve(operand),
+            let wanted = operands.iter().map(|operand| {
+                if paths {
+                    of_path(operand)
+                } else {
+                    self.resolve(operand)
+                }
             });
             return self.simulate(&wanted.collect::<Vec<_>>());
         }

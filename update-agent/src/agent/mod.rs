@@ -1,0 +1,270 @@
+//! The loop: tell what is not told yet, ask what to do, do it.
+
+mod acts;
+mod reports;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use chrono::{DateTime, TimeDelta, Utc};
+use evenkeel_kit::{Clock, chain};
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::Engine;
+use crate::facts::FactsReader;
+use crate::journal::JournalError;
+use crate::link::{Link, LinkError};
+use crate::model::{Act, Decision, Failure};
+use crate::place::Place;
+use crate::status::StatusFile;
+
+/// Between polls of a server that cannot be reached: at first, and at most.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(5));
+
+/// How often things are done that nobody asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Lists of packages are made current at least this often.
+    pub refresh_every: TimeDelta,
+    /// The same wish is not prepared again ahead of its window before this time, if there was nothing to fetch.
+    pub fetch_again_after: TimeDelta,
+    /// The same wish is not seen through again before this time, however it ended.
+    pub retry_after: TimeDelta,
+}
+
+/// What stops a round.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The journal. Nothing goes on without it.
+    #[error("the journal does not work")]
+    Journal(#[from] JournalError),
+    /// The server.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The server takes a report and acknowledges nothing of it.
+    #[error("the server does not acknowledge what it is told")]
+    NoProgress,
+    /// The node cannot be looked at.
+    #[error("the node cannot be looked at: {0}")]
+    Facts(Failure),
+    /// Somebody asked the agent to stop.
+    #[error("asked to stop")]
+    Stopped,
+    /// An attempt did not end well.
+    #[error("the update did not end well: {0}")]
+    Attempt(String),
+}
+
+/// Whether a round moved something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Did {
+    /// There is nothing to do but to wait.
+    Nothing,
+    /// The server should be asked again at once.
+    Something,
+}
+
+/// Polls, acts, reports.
+pub struct Agent {
+    engine: Engine,
+    link: Arc<dyn Link>,
+    facts: FactsReader,
+    clock: Arc<dyn Clock>,
+    place: Place,
+    pace: Pace,
+    stop: CancellationToken,
+    status: StatusFile,
+    memory: Memory,
+}
+
+impl std::fmt::Debug for Agent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Agent")
+            .field("engine", &self.engine)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What need not survive the process.
+#[derive(Debug, Default)]
+struct Memory {
+    /// Digest of the facts that the server has.
+    told: Option<[u8; 32]>,
+    /// When the lists of packages were last made current, or that was last tried.
+    refreshed: Option<DateTime<Utc>>,
+    /// The wish that was last prepared in vain, and when.
+    fetched: Option<(String, DateTime<Utc>)>,
+    /// What the server said last.
+    said: String,
+    /// How attempts ended, by the digest of their target.
+    ended: BTreeMap<String, Ended>,
+}
+
+#[derive(Debug)]
+struct Ended {
+    at: DateTime<Utc>,
+    trouble: Option<String>,
+}
+
+/// What an agent is made of.
+#[derive(Debug)]
+pub struct Parts<L> {
+    /// Carries attempts out.
+    pub engine: Engine,
+    /// The way to the server.
+    pub link: L,
+    /// Looks at the node.
+    pub facts: FactsReader,
+    /// Tells the time.
+    pub clock: Arc<dyn Clock>,
+    /// Where things are.
+    pub place: Place,
+    /// How often things are done.
+    pub pace: Pace,
+    /// Asks the agent to stop.
+    pub stop: CancellationToken,
+}
+
+impl Agent {
+    /// An agent of its parts.
+    pub fn new<L: Link + 'static>(parts: Parts<L>) -> Self {
+        let status = StatusFile::open(&parts.place.status());
+        Self {
+            engine: parts.engine,
+            link: Arc::new(parts.link),
+            facts: parts.facts,
+            clock: parts.clock,
+            place: parts.place,
+            pace: parts.pace,
+            stop: parts.stop,
+            status,
+            memory: Memory::default(),
+        }
+    }
+
+    /// Does everything that can be done now. Fails if the server was not reached or an attempt did not end well.
+    pub async fn run_once(&mut self) -> Result<(), AgentError> {
+        loop {
+            let (did, _) = self.round(true).await?;
+            if did == Did::Nothing {
+                break;
+            }
+        }
+        let trouble = self.memory.ended.values().find_map(|e| e.trouble.clone());
+        trouble.map_or(Ok(()), |trouble| Err(AgentError::Attempt(trouble)))
+    }
+
+    /// Goes on until it is asked to stop.
+    pub async fn run(&mut self) {
+        let calm = || {
+            ExponentialBuilder::new()
+                .with_min_delay(BACKOFF.0)
+                .with_max_delay(BACKOFF.1)
+                .with_jitter()
+                .without_max_times()
+                .build()
+        };
+        let mut backoff = calm();
+        let mut trouble = String::new();
+        while !self.stop.is_cancelled() {
+            let wait = match self.round(false).await {
+                Ok((did, next_poll)) => {
+                    if !trouble.is_empty() {
+                        tracing::info!(was = trouble, "the trouble has passed");
+                    }
+                    trouble.clear();
+                    backoff = calm();
+                    match did {
+                        Did::Something => Duration::ZERO,
+                        Did::Nothing => next_poll,
+                    }
+                }
+                Err(AgentError::Stopped) => break,
+                Err(error) => {
+                    let text = chain(&error).to_string();
+                    if text == trouble {
+                        tracing::debug!(error = text, "still in trouble");
+                    } else {
+                        tracing::warn!(error = text, "trouble, trying again");
+                    }
+                    self.status
+                        .change(|status| status.trouble.clone_from(&text));
+                    trouble = text;
+                    backoff.next().unwrap_or(BACKOFF.1)
+                }
+            };
+            tokio::select! {
+                () = self.stop.cancelled() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+        tracing::info!("stopped");
+    }
+
+    /// Finishes what was begun, tells what is not told, asks what to do and does it.
+    async fn round(&mut self, once: bool) -> Result<(Did, Duration), AgentError> {
+        let mut entry = self.engine.open()?;
+        if let Some(open) = entry.take() {
+            entry = self.go_on(open).await?;
+        }
+        if entry.is_none() {
+            self.refresh_if_due(once).await?;
+        } else {
+            // What the open attempt needs is settled; the rest of the lists can wait for their turn.
+            let now = self.clock.now();
+            self.memory.refreshed.get_or_insert(now);
+        }
+        let answer = self.poll(entry.as_ref()).await?;
+        let decision = answer.decision;
+        self.hear(&decision);
+        let now = self.clock.now();
+        self.status.change(|status| {
+            status.last_contact = Some(now);
+            status.reason.clone_from(&decision.reason);
+            status.next = decision.next;
+            status.trouble.clear();
+        });
+        let did = self.act(decision.act, entry, once).await?;
+        Ok((did, answer.next_poll))
+    }
+
+    /// Logs a decision once, not with every poll.
+    fn hear(&mut self, decision: &Decision) {
+        let said = format!("{}: {}", name(&decision.act), decision.reason);
+        if said == self.memory.said {
+            tracing::debug!(decision = said, "the server decided as before");
+        } else {
+            tracing::info!(decision = said, "the server decided");
+        }
+        self.memory.said = said;
+    }
+
+    async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, AgentError> {
+        unless(&self.stop, work).await
+    }
+}
+
+/// Gives up what may be given up when the agent is asked to stop. Never used around a change of the node.
+async fn unless<T>(
+    stop: &CancellationToken,
+    work: impl Future<Output = T>,
+) -> Result<T, AgentError> {
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => Err(AgentError::Stopped),
+        done = work => Ok(done),
+    }
+}
+
+fn name(act: &Act) -> &'static str {
+    match act {
+        Act::Idle => "idle",
+        Act::Fetch(_) => "fetch",
+        Act::Apply { .. } => "apply",
+        Act::Continue => "continue",
+        Act::Cancel { .. } => "cancel",
+    }
+}

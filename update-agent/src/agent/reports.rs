@@ -1,0 +1,129 @@
+//! What the agent tells the server, and what it looks up to tell it.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use uuid::Uuid;
+
+use super::{Agent, AgentError, Ended, unless};
+use crate::facts::Facts;
+use crate::journal::{Entry, JournalError, Phase};
+use crate::link::{Answer, facts_digest};
+use crate::modules::Try;
+use crate::node::save_credential;
+use crate::status::End;
+
+/// A server that acknowledges less than it is told, so often in a row, is given a rest.
+const MOST_REWINDS: u32 = 3;
+
+impl Agent {
+    /// Goes on with an attempt from the journal, as far as that needs no word from the server.
+    pub(super) async fn go_on(&mut self, open: Entry) -> Result<Option<Entry>, AgentError> {
+        let entry = if open.has_begun() {
+            tracing::warn!(attempt = %open.attempt, phase = open.phase.name(), "going on with what was begun");
+            self.engine.carry_out(open, Try::Again).await?
+        } else {
+            open
+        };
+        self.settle(entry).await
+    }
+
+    /// Tells what is not told. An attempt that is over and wholly told is forgotten.
+    pub(super) async fn settle(&mut self, mut entry: Entry) -> Result<Option<Entry>, AgentError> {
+        if entry.phase == Phase::Over {
+            self.remember(&entry);
+        }
+        self.flush(&mut entry).await?;
+        if entry.phase != Phase::Over {
+            return Ok(Some(entry));
+        }
+        self.engine.close()?;
+        Ok(None)
+    }
+
+    fn remember(&mut self, entry: &Entry) {
+        let Some(end) = End::of(entry) else { return };
+        let failed = entry.events.last().and_then(|event| event.news.failure());
+        let ended = Ended {
+            at: end.at,
+            trouble: failed.map(|failure| failure.reason.clone()),
+        };
+        self.memory.ended.insert(end.target.clone(), ended);
+        self.status.change(|status| status.last_end = Some(end));
+    }
+
+    pub(super) async fn flush(&self, entry: &mut Entry) -> Result<(), AgentError> {
+        let mut rewinds = 0;
+        while !entry.unsent().is_empty() {
+            let before = entry.acknowledged;
+            let stored = self.unless_stopped(self.link.report(entry)).await??;
+            // More than was ever said cannot be stored.
+            let upto = stored.min(entry.last_sequence());
+            self.engine.acknowledge(entry, upto)?;
+            if upto <= before {
+                rewinds += 1;
+            }
+            if rewinds > MOST_REWINDS {
+                return Err(AgentError::NoProgress);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the lists of packages current from time to time, so that the facts know what is available.
+    pub(super) async fn refresh_if_due(&mut self, once: bool) -> Result<(), AgentError> {
+        let now = self.clock.now();
+        let due = match self.memory.refreshed {
+            None => once || self.is_past(self.status.get().refreshed, self.pace.refresh_every),
+            some => self.is_past(some, self.pace.refresh_every),
+        };
+        if !due {
+            return Ok(());
+        }
+        self.memory.refreshed = Some(now);
+        match self.unless_stopped(self.engine.refresh()).await? {
+            Ok(()) => self.status.change(|status| status.refreshed = Some(now)),
+            Err(failure) => {
+                tracing::warn!(error = %failure, "the lists of packages are not current");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an instant lies at least so long in the past. An instant in the future is one of a wrong clock.
+    pub(super) fn is_past(&self, instant: Option<DateTime<Utc>>, by: TimeDelta) -> bool {
+        let now = self.clock.now();
+        instant.is_none_or(|instant| instant > now || now - instant >= by)
+    }
+
+    pub(super) async fn poll(&mut self, entry: Option<&Entry>) -> Result<Answer, AgentError> {
+        let stop = self.stop.clone();
+        let facts = unless(&stop, self.facts.read())
+            .await?
+            .map_err(AgentError::Facts)?;
+        let digest = facts_digest(&facts);
+        let attempt = entry.map(|entry| (entry.attempt, entry.last_sequence()));
+        let news = self.memory.told.is_some_and(|told| told != digest);
+        let mut answer = self.ask(&facts, news, attempt).await?;
+        if answer.want_facts {
+            answer = self.ask(&facts, true, attempt).await?;
+        }
+        self.memory.told = Some(digest);
+        Ok(answer)
+    }
+
+    async fn ask(
+        &self,
+        facts: &Facts,
+        whole: bool,
+        attempt: Option<(Uuid, u32)>,
+    ) -> Result<Answer, AgentError> {
+        let answer = self
+            .unless_stopped(self.link.poll(facts, whole, attempt))
+            .await??;
+        if let Some(credential) = &answer.credential {
+            save_credential(&self.place, credential).map_err(JournalError::from)?;
+            self.link.renew(credential)?;
+            tracing::info!("the server gave a new credential");
+        }
+        Ok(answer)
+    }
+}
