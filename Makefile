@@ -66,9 +66,10 @@ bench: ## what a poll costs, with 1,000 and 10,000 hosts (release build)
 
 .PHONY: agent
 agent: ## the agent as it is shipped: static and small
-	@deploy/dev/install-tools agent
-	@$(step) agent cargo build --locked --profile small --target x86_64-unknown-linux-musl -p evenkeel-update-agent
-	@ls -l target/x86_64-unknown-linux-musl/small/evenkeel-agent
+	@deploy/dev/install-tools build
+	@RUSTFLAGS='-C target-feature=+crt-static' $(step) agent cargo build --locked --profile small \
+	  --target "$$(rustc -vV | sed -n 's/^host: //p')" -p evenkeel-update-agent
+	@ls -l "target/$$(rustc -vV | sed -n 's/^host: //p')/small/evenkeel-agent"
 
 .PHONY: test-full
 test-full: test test-kill ## `make test`, and the long tests one by one
