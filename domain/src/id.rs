@@ -1,5 +1,7 @@
 //! Identifiers: 32 bits that remember what they identify.
 
+use crate::invalid::Invalid;
+
 /// Declares an identifier: one type per kind of thing, shown as `host-0a1b2c3d` (northbound section 3.3).
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
@@ -133,6 +135,18 @@ const fn salt(prefix: &str) -> u32 {
         at += 1;
     }
     hash
+}
+
+/// Reads the id in a field.
+///
+/// # Errors
+/// The text is not such an id.
+pub fn parse_id<T: std::str::FromStr<Err = BadId>>(
+    field: &'static str,
+    text: &str,
+) -> Result<T, Invalid> {
+    text.parse()
+        .map_err(|error: BadId| Invalid::new(field, error.to_string()))
 }
 
 /// Spreads consecutive numbers over all 32 bits. Each step can be undone, so no two numbers meet.

@@ -2,7 +2,6 @@
 
 use crate::Time;
 use crate::id::{HostId, InstanceId, OsId, PolicyId};
-use crate::invalid::Invalid;
 use crate::os::SecurityFeature;
 use crate::status::Status;
 use crate::text::Name;
@@ -89,16 +88,4 @@ pub struct NewInstance {
     pub security_feature: SecurityFeature,
     /// The policy to assign.
     pub policy: Option<PolicyId>,
-}
-
-/// Reads the id in a field.
-///
-/// # Errors
-/// The text is not such an id.
-pub fn parse_id<T: std::str::FromStr<Err = crate::id::BadId>>(
-    field: &'static str,
-    text: &str,
-) -> Result<T, Invalid> {
-    text.parse()
-        .map_err(|error: crate::id::BadId| Invalid::new(field, error.to_string()))
 }

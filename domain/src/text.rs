@@ -90,6 +90,12 @@ pub const TEXT: &str = "-_./:;=?@!#,<>*() ";
 /// [`TEXT`] and the double quote.
 pub const TEXT_WITH_QUOTE: &str = "-_./:;=?@!#,<>*() \"";
 
+/// A text as a database can keep it: without the zero byte, which Postgres takes in no text.
+#[must_use]
+pub fn storable(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
 /// Cuts a text to at most `max` bytes, at a character, and marks the cut.
 #[must_use]
 pub fn cut(text: &str, max: usize) -> String {

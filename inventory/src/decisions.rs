@@ -10,7 +10,7 @@ use evenkeel_domain::Time;
 use evenkeel_domain::decide::{Act, Reason, Target, TargetKind};
 use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::package::WantedPackage;
-use evenkeel_domain::policy::{UpdatePolicy, Wish};
+use evenkeel_domain::policy::Wish;
 use evenkeel_store::decisions::{World, world};
 use evenkeel_store::{hosts, instances, nodes};
 use serde::Deserialize;
@@ -91,13 +91,7 @@ fn decision(world: &World, now: Time) -> Decision {
 
 /// The nearest policy that fits.
 fn effective(world: &World) -> Option<EffectivePolicy> {
-    let kind = world.known.os_kind;
-    let fits = |policy: &UpdatePolicy| policy.spec.wish.misfit(kind).is_none();
-    let (level, policy) = world
-        .wanted
-        .policies
-        .iter()
-        .find(|(_, policy)| fits(policy))?;
+    let (level, policy) = world.wanted.nearest(world.known.os_kind)?;
     Some(EffectivePolicy {
         resource_id: policy.id.to_string(),
         name: policy.spec.name.to_string(),

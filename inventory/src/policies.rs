@@ -6,8 +6,8 @@ use evenkeel_api::policy::{
     OsUpdatePolicy, OsUpdatePolicyInput, OsUpdatePolicyList, UpdatePolicyKind,
 };
 use evenkeel_api::{Empty, Timestamps};
+use evenkeel_domain::id::parse_id;
 use evenkeel_domain::id::{OsId, PolicyId};
-use evenkeel_domain::instance::parse_id;
 use evenkeel_domain::package::WantedPackage;
 use evenkeel_domain::policy::{PolicySpec, TargetWish, UpdatePolicy, Wish};
 use evenkeel_store::{StoreError, Tx, os_profiles, policies};

@@ -8,8 +8,8 @@ use evenkeel_api::schedule::{
 use evenkeel_api::timestamps::unix_seconds;
 use evenkeel_api::{Empty, Timestamps};
 use evenkeel_domain::Time;
+use evenkeel_domain::id::parse_id;
 use evenkeel_domain::id::{HostId, SingleScheduleId};
-use evenkeel_domain::instance::parse_id;
 use evenkeel_domain::schedule::{ScheduleStatus, ScheduleTarget, SingleSchedule, SingleSpec};
 use evenkeel_domain::text::Name;
 use evenkeel_store::{StoreError, Tx, hosts, schedules};

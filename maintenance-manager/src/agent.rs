@@ -14,10 +14,9 @@ use evenkeel_proto::agent::{
 };
 use tonic::{Request, Response, Status};
 
-pub use wire::storable;
-
 use crate::caller::{self, Node};
 use crate::manager::MaintenanceManager;
+use crate::status;
 
 #[tonic::async_trait]
 impl AgentService for MaintenanceManager {
@@ -64,18 +63,7 @@ impl MaintenanceManager {
 }
 
 fn counted<T>(call: &'static str, answer: Result<T, Status>) -> Result<Response<T>, Status> {
-    let outcome = match &answer {
-        Ok(_) => "ok",
-        Err(status)
-            if matches!(
-                status.code(),
-                tonic::Code::Internal | tonic::Code::Unavailable
-            ) =>
-        {
-            "error"
-        }
-        Err(_) => "refused",
-    };
+    let outcome = status::outcome(&answer);
     metrics::counter!("evenkeel_agent_calls_total", "call" => call, "outcome" => outcome)
         .increment(1);
     answer.map(Response::new)

@@ -42,8 +42,9 @@ pub fn agent(
     now: Time,
 ) -> Result<(TenantId, Option<HostId>), Status> {
     let caller = verified(authority, metadata, now).map_err(status::auth)?;
-    let denied = || Status::permission_denied("the token has no role of a node");
-    let project = caller.node_of().ok_or_else(denied)?;
+    let nobody =
+        || Status::unauthenticated("the token names no project as that of a node, or several");
+    let project = caller.node_of().ok_or_else(nobody)?;
     let host = if caller.ours {
         caller.subject.parse().ok()
     } else {

@@ -2,19 +2,19 @@
 
 mod wire;
 
-use evenkeel_domain::decide::{Protocol, TargetKind, target};
-use evenkeel_domain::eim::{self, Sample};
+use evenkeel_domain::decide::{Protocol, Target, target};
+use evenkeel_domain::eim::{self, Sample, SampleKind};
 use evenkeel_domain::host::parse_uuid;
-use evenkeel_domain::id::HostId;
+use evenkeel_domain::id::{HostId, RunId};
 use evenkeel_domain::os::OsKind;
-use evenkeel_domain::run::{Happening, UpdateRun};
-use evenkeel_domain::status::{Indication, Status as Shown};
+use evenkeel_domain::run::{AbandonCause, Happening, RunEvent, RunState, UpdateRun};
+use evenkeel_domain::status::Status as Shown;
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService;
 use evenkeel_proto::maintmgr::{PlatformUpdateStatusRequest, PlatformUpdateStatusResponse};
 use evenkeel_store::runs::Subject;
-use evenkeel_store::{StoreError, hosts};
-use tonic::{Code, Request, Response, Status};
+use evenkeel_store::{StoreError, hosts, runs};
+use tonic::{Request, Response, Status};
 
 use crate::caller;
 use crate::manager::MaintenanceManager;
@@ -29,11 +29,7 @@ impl MaintmgrService for MaintenanceManager {
     ) -> Result<Response<PlatformUpdateStatusResponse>, Status> {
         let (tenant, bound) = caller::agent(&self.authority, request.metadata(), self.now())?;
         let answer = self.sampled(tenant, bound, request.into_inner()).await;
-        let outcome = match &answer {
-            Ok(_) => "ok",
-            Err(status) if matches!(status.code(), Code::Internal | Code::Unavailable) => "error",
-            Err(_) => "refused",
-        };
+        let outcome = status::outcome(&answer);
         metrics::counter!("evenkeel_eim_polls_total", "outcome" => outcome).increment(1);
         answer.map(Response::new)
     }
@@ -80,9 +76,14 @@ impl MaintenanceManager {
         sample: Sample,
         available: Option<String>,
     ) -> Result<PlatformUpdateStatusResponse, StoreError> {
-        self.take(&mut scene, &sample).await?;
-        if let Some(available) = available.filter(|_| scene.world.known.os_kind == OsKind::Mutable)
-        {
+        let kind = scene.world.known.os_kind;
+        // Our own agent has taken over: what the other one says proves nothing any more, and it gets no window.
+        if !scene.host.public_key.is_empty() {
+            scene.commit().await?;
+            return Ok(wire::answer(eim::Answer::default(), kind));
+        }
+        take(&mut scene, &sample).await?;
+        if let Some(available) = available.filter(|_| kind == OsKind::Mutable) {
             scene.node.os_update_available = available;
         }
         scene.node.protocol = Protocol::Eim;
@@ -100,49 +101,74 @@ impl MaintenanceManager {
             scene.now,
         );
         scene.node.delivered = rendered.delivered.clone();
-        let kind = scene.world.known.os_kind;
         scene.commit().await?;
         Ok(wire::answer(rendered, kind))
     }
-
-    /// Brings what the sample proves to the node's runs, and remembers the sample.
-    async fn take(&self, scene: &mut Scene<'_>, sample: &Sample) -> Result<(), StoreError> {
-        let open = scene.world.run.as_ref().and_then(UpdateRun::as_open);
-        let proved = eim::evidence(
-            scene.node.seen.as_ref(),
-            &scene.node.delivered,
-            sample,
-            open.as_ref(),
-            scene.now,
-        );
-        for happening in proved {
-            bring(scene, &happening).await?;
-        }
-        scene.node.seen = Some(sample.seen());
-        // What a run does not say: nothing is going on.
-        if sample.kind == eim::SampleKind::UpToDate && scene.world.run.is_none() {
-            let idle = Shown::new("No new updates available", Indication::Idle, scene.now);
-            scene.node.update_status = idle.since(Some(&scene.node.update_status));
-        }
-        Ok(())
-    }
 }
 
-/// A sampled event has no attempt of its own: it belongs to the open run, or opens one.
-async fn bring(scene: &mut Scene<'_>, happening: &Happening) -> Result<(), StoreError> {
-    match scene.world.run.as_ref().map(|run| run.id) {
-        Some(id) => scene.bring(Subject::Run(id), happening).await.map(drop),
-        None => scene.begin_attempt(None, None, happening).await.map(drop),
+/// Brings what the sample proves to the node's runs, and remembers the sample.
+async fn take(scene: &mut Scene<'_>, sample: &Sample) -> Result<(), StoreError> {
+    let open = scene.world.run.as_ref().and_then(UpdateRun::as_open);
+    let proved = eim::evidence(
+        scene.node.seen.as_ref(),
+        &scene.node.delivered,
+        sample,
+        open.as_ref(),
+        scene.now,
+    );
+    let silent = proved.is_empty();
+    for happening in proved {
+        bring(scene, &happening).await?;
     }
+    // What cannot be understood says nothing about the sample before it either.
+    if sample.kind != SampleKind::Unspecified {
+        scene.node.seen = Some(sample.seen());
+    }
+    // What moves no run is shown all the same.
+    if silent && scene.world.run.is_none() {
+        let (text, indication) = sample.kind.status();
+        let shown = Shown::new(text, indication, scene.now);
+        scene.node.update_status = shown.since(Some(&scene.node.update_status));
+    }
+    Ok(())
+}
+
+/// A sampled event has no attempt of its own: it belongs to the open run, or to the one that was given up for lack of
+/// news, or opens one.
+async fn bring(scene: &mut Scene<'_>, happening: &Happening) -> Result<(), StoreError> {
+    if let Some(open) = scene.world.run.as_ref().map(|run| run.id) {
+        return scene.bring(Subject::Run(open), happening).await.map(drop);
+    }
+    if let Some(silent) = timed_out(scene, &happening.event).await? {
+        return scene.bring(Subject::Run(silent), happening).await.map(drop);
+    }
+    scene.begin_attempt(None, None, happening).await.map(drop)
+}
+
+/// The run that was given up for lack of news, if this is the news of its end.
+async fn timed_out(scene: &Scene<'_>, event: &RunEvent) -> Result<Option<RunId>, StoreError> {
+    let is_end = matches!(event, RunEvent::Finished | RunEvent::Failed(_));
+    let Some(last) = scene.node.last_end.as_ref().filter(|_| is_end) else {
+        return Ok(None);
+    };
+    let run = match runs::find(&scene.tx, last.run).await {
+        Ok(run) => run,
+        Err(StoreError::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let is_silent = matches!(
+        run.state,
+        RunState::Abandoned {
+            cause: AbandonCause::TimedOut,
+            ..
+        }
+    );
+    Ok((is_silent && run.attempt.is_none()).then_some(run.id))
 }
 
 /// The wish as such an agent is told it: that of the open run, because a target is frozen, else the one that applies.
-fn wish(scene: &Scene<'_>) -> Option<TargetKind> {
-    let frozen = scene
-        .world
-        .run
-        .as_ref()
-        .and_then(|run| run.origin.target.clone());
-    let target = frozen.or_else(|| target(&scene.world.known, &scene.world.wanted).ok());
-    target.map(|target| target.wish)
+fn wish(scene: &Scene<'_>) -> Option<Target> {
+    let frozen = scene.world.run.as_ref();
+    let frozen = frozen.and_then(|run| run.origin.target.clone());
+    frozen.or_else(|| target(&scene.world.known, &scene.world.wanted).ok())
 }

@@ -12,15 +12,19 @@ use evenkeel_kit::lifecycle::Lifecycle;
 use evenkeel_proto::agent::agent_service_server::AgentServiceServer;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrServiceServer;
 use evenkeel_store::{Store, StoreError, Tx, hosts};
+use tokio::sync::Semaphore;
 use tonic::service::{LayerExt, Routes};
 use tower::util::MapResponseLayer;
 
 use crate::contacts::Contacts;
-use crate::settings::Settings;
+use crate::settings::{Settings, period};
 use crate::tracker::Tracker;
 
 /// The largest message that is read. A detail of 10 MiB is cut and its outcome kept; larger is refused.
 const MAX_MESSAGE: usize = 16 << 20;
+
+/// How many machines are let in at once.
+const DOORS: usize = 4;
 
 /// What the services for agents share. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -30,6 +34,9 @@ pub struct MaintenanceManager {
     pub(crate) authority: Arc<Authority>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) contacts: Contacts,
+    /// Machines that are let in at once. Each holds a connection while it waits for those with the same join token, so
+    /// a roll-out must not take them all.
+    pub(crate) doors: Arc<Semaphore>,
 }
 
 impl MaintenanceManager {
@@ -47,6 +54,7 @@ impl MaintenanceManager {
             authority,
             settings: Arc::new(settings),
             contacts: Contacts::default(),
+            doors: Arc::new(Semaphore::new(DOORS)),
         }
     }
 
@@ -64,7 +72,7 @@ impl MaintenanceManager {
     /// Starts the loops: the times of last contact, and the runs whose time has come.
     pub fn start_loops(&self, life: &Lifecycle) {
         let contacts = self.contacts.clone();
-        let (store, every) = (self.store.clone(), self.settings.contacts_every);
+        let (store, every) = (self.store.clone(), period(self.settings.contacts_every));
         let stopping = life.stopping();
         life.spawn("contacts", async move {
             contacts.run(store, every, stopping).await;
@@ -82,7 +90,7 @@ impl MaintenanceManager {
         self.clock.now()
     }
 
-    /// Opens a transaction for a host that is believed; notes that it was heard.
+    /// Opens a transaction and finds a host in it.
     pub(crate) async fn for_host(
         &self,
         tenant: TenantId,

@@ -101,11 +101,15 @@ impl<'a> Scene<'a> {
         self.bring(Subject::New(Box::new(opening)), happening).await
     }
 
-    /// What an attempt is for: the wish that applies now, if it is that one; else the policy that its digest names.
+    /// What an attempt is for: the policy that its digest names; without a digest the one that was delivered, else the
+    /// one that applies now.
     async fn origin(&self, digest: Option<&str>) -> Result<Origin, StoreError> {
         let present = target(&self.world.known, &self.world.wanted).ok();
         let wanted = match digest {
-            None => present.as_ref().map(|target| target.policy),
+            None => {
+                let delivered = self.node.delivered.policy;
+                delivered.or(present.as_ref().map(|target| target.policy))
+            }
             Some(digest) => digest.parse().ok(),
         };
         let Some(id) = wanted else {

@@ -107,7 +107,13 @@ impl Settings {
     }
 }
 
-/// A length of time as the calendar counts it; what is longer than the calendar is as long as a century.
+/// A length of time as the calendar counts it, a century at most: what is longer would lead out of it.
 pub(crate) fn delta(length: Duration) -> TimeDelta {
-    TimeDelta::from_std(length).unwrap_or_else(|_| TimeDelta::days(36_525))
+    let century = TimeDelta::days(36_525);
+    TimeDelta::from_std(length).map_or(century, |length| length.min(century))
+}
+
+/// How often a loop goes round: a tenth of a second at least, or it would do nothing else.
+pub(crate) fn period(every: Duration) -> Duration {
+    every.max(Duration::from_millis(100))
 }

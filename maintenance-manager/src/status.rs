@@ -6,6 +6,15 @@ use evenkeel_kit::chain::chain;
 use evenkeel_store::{Conflict, StoreError};
 use tonic::{Code, Status};
 
+/// How a call ended, for the metrics.
+pub fn outcome<T>(answer: &Result<T, Status>) -> &'static str {
+    match answer {
+        Ok(_) => "ok",
+        Err(status) if matches!(status.code(), Code::Internal | Code::Unavailable) => "error",
+        Err(_) => "refused",
+    }
+}
+
 /// Every error of the store has its row here.
 pub fn store(error: StoreError) -> Status {
     use StoreError as E;

@@ -15,9 +15,9 @@ use evenkeel_store::{Store, StoreError, hosts, nodes};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::settings::Settings;
+use crate::settings::{Settings, period};
 
-/// How many runs one pass looks at.
+/// How many runs are read at once.
 const BATCH: u32 = 1_000;
 
 /// A pass takes no input: what it does follows from the database alone, and each run is judged again under the lock of
@@ -38,7 +38,7 @@ impl Tracker {
         Self {
             store,
             clock,
-            every: settings.track_every,
+            every: period(settings.track_every),
             horizon: settings.horizon(),
             patience: settings.patience(),
         }
@@ -54,7 +54,7 @@ impl Tracker {
                 _ = ticks.tick() => {}
             }
             // A failed pass is not a failed process: the next pass is the retry.
-            match self.pass().await {
+            match self.pass_until(&stopping).await {
                 Ok(0) => {}
                 Ok(ended) => tracing::info!(ended, "ended runs whose time had come"),
                 Err(error) => tracing::warn!(error = %chain(&error), "tracker pass failed"),
@@ -67,22 +67,34 @@ impl Tracker {
     /// # Errors
     /// The database cannot be reached. One run that cannot be judged does not stop the others.
     pub async fn pass(&self) -> Result<usize, StoreError> {
-        let tx = self.store.fleet().await?;
+        self.pass_until(&CancellationToken::new()).await
+    }
+
+    async fn pass_until(&self, stopping: &CancellationToken) -> Result<usize, StoreError> {
         // A node that polls tells us sooner; only what has been quiet for a while is looked at.
         let before = self.clock.now() - TimeDelta::minutes(1);
-        let quiet = runs::quiet_since(&tx, before, BATCH).await?;
-        drop(tx);
-        let mut ended = 0;
-        for one in quiet {
-            match self.judge(one).await {
-                Ok(true) => ended += 1,
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::warn!(run.id = %one.run, error = %chain(&error), "not judged");
+        let (mut ended, mut last) = (0, None);
+        loop {
+            let tx = self.store.fleet().await?;
+            let quiet = runs::quiet_since(&tx, before, last, BATCH).await?;
+            drop(tx);
+            for one in &quiet {
+                if stopping.is_cancelled() {
+                    return Ok(ended);
+                }
+                match self.judge(*one).await {
+                    Ok(true) => ended += 1,
+                    Ok(false) => {}
+                    Err(error) => {
+                        tracing::warn!(run.id = %one.run, error = %chain(&error), "not judged");
+                    }
                 }
             }
+            last = quiet.last().copied();
+            if last.is_none() {
+                return Ok(ended);
+            }
         }
-        Ok(ended)
     }
 
     /// Ends a run if its time has come.
@@ -98,8 +110,8 @@ impl Tracker {
         };
         let event = if self.patience.is_over(&run.state, now) {
             RunEvent::TimedOut
-        } else if run.granted_at.is_some() {
-            // It may have begun without our having heard of it yet.
+        } else if run.granted_at.is_some() || run.attempt.is_none() {
+            // It may have begun without our having heard of it yet; an agent that makes no attempts asks nobody.
             return Ok(false);
         } else if let Act::Cancel { cause, .. } = world.decide(now).act {
             RunEvent::Cancelled(cause)

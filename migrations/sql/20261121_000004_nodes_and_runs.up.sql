@@ -28,6 +28,8 @@ CREATE TABLE node_states (
     sample_detail_digest     text,
     delivered_start_at       timestamptz,
     delivered_end_at         timestamptz,
+    delivered_policy_id      integer,
+    delivery_cleared_at      timestamptz,
     PRIMARY KEY (tenant_id, instance_id),
     FOREIGN KEY (tenant_id, instance_id) REFERENCES instances ON DELETE CASCADE,
     FOREIGN KEY (tenant_id, os_id) REFERENCES os_profiles ON DELETE RESTRICT,
@@ -54,6 +56,7 @@ CREATE TABLE update_runs (
     name          text NOT NULL,
     description   text NOT NULL,
     attempt       uuid,
+    -- Names the policy also when it is gone: a run keeps a frozen copy of it in its origin, so history loses nothing.
     policy_id     integer,
     origin        jsonb NOT NULL,
     target_digest text,
@@ -73,7 +76,6 @@ CREATE TABLE update_runs (
     ended_at      timestamptz,
     PRIMARY KEY (tenant_id, id),
     FOREIGN KEY (tenant_id, instance_id) REFERENCES instances ON DELETE CASCADE,
-    FOREIGN KEY (tenant_id, policy_id) REFERENCES update_policies ON DELETE SET NULL (policy_id),
     CONSTRAINT success_says_whether_it_changed CHECK ((state = 'succeeded') = (changed IS NOT NULL)),
     CONSTRAINT giving_up_has_a_cause CHECK ((state IN ('cancelled', 'abandoned')) = (cause IS NOT NULL)),
     CONSTRAINT failure_has_a_reason CHECK ((state IN ('failed', 'reverted')) = (failure_kind IS NOT NULL)

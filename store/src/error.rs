@@ -80,14 +80,6 @@ pub enum Conflict {
     },
 }
 
-impl StoreError {
-    /// Whether trying again later may help, without anybody changing anything.
-    #[must_use]
-    pub const fn is_passing(&self) -> bool {
-        matches!(self, Self::Unreachable(_) | Self::Stale { .. })
-    }
-}
-
 impl From<Conflict> for StoreError {
     fn from(conflict: Conflict) -> Self {
         Self::Conflict(conflict)

@@ -81,12 +81,11 @@ pub async fn find_by_uuid(tx: &Tx, uuid: Uuid) -> Result<Host, StoreError> {
         .try_into()
 }
 
-/// The host that was registered with this UUID, else the one with this serial number and no UUID. It is locked: two
-/// machines that claim to be the same one are judged one after the other.
+/// The host that was registered with this UUID, else the one with this serial number and no UUID.
 ///
 /// # Errors
 /// The database cannot be reached.
-pub async fn lock_known(
+pub async fn find_known(
     tx: &Tx,
     uuid: Uuid,
     serial: Option<&SerialNumber>,
@@ -105,8 +104,23 @@ pub async fn lock_known(
         .scope::<Entity>()
         .filter(known)
         .order_by_asc(Expr::col(Column::Uuid).is_null());
-    let found = found.lock_exclusive().one(tx.conn()).await?;
-    found.map(Host::try_from).transpose()
+    found.one(tx.conn()).await?.map(Host::try_from).transpose()
+}
+
+/// The host with this id, locked: machines that claim to be the same one are judged one after the other. Whoever needs
+/// the state of its node as well locks that first.
+///
+/// # Errors
+/// There is none in the project.
+pub async fn lock(tx: &Tx, id: HostId) -> Result<Host, StoreError> {
+    let found = tx
+        .scope::<Entity>()
+        .filter(Column::Id.eq(id.bits().cast_signed()))
+        .lock_exclusive()
+        .one(tx.conn())
+        .await?;
+    let what = Entity::WHAT;
+    found.ok_or(StoreError::NotFound { what })?.try_into()
 }
 
 /// Part of the hosts, by id.
@@ -147,7 +161,6 @@ pub async fn joined(tx: &Tx, id: HostId, joining: &Joining, now: Time) -> Result
         uuid: Set(Some(joining.uuid)),
         serial: Set(serial.map(|serial| serial.as_str().to_owned())),
         hostname: Set(joining.hostname.clone()),
-        desired_state: Set(HostState::Onboarded.name().to_owned()),
         current_state: Set(HostState::Onboarded.name().to_owned()),
         public_key: Set(joining.public_key.clone()),
         updated_at: Set(now),

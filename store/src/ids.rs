@@ -5,7 +5,7 @@ use sea_orm::ConnectionTrait;
 use crate::error::StoreError;
 use crate::tx::one;
 
-/// The next number of a sequence. An id that was imported and is there already only means taking the next number.
+/// The next number of a sequence.
 pub(crate) async fn next(db: &impl ConnectionTrait, sequence: &str) -> Result<u32, StoreError> {
     let row = one(db, "SELECT nextval($1::regclass)", [sequence.into()]).await?;
     let number: i64 = match row {

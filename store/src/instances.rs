@@ -25,6 +25,10 @@ use crate::{ids, keyed};
 /// # Errors
 /// The host has one already, or host, operating system or policy is not in the project.
 pub async fn create(tx: &Tx, new: &NewInstance, now: Time) -> Result<Instance, StoreError> {
+    // The order of locks: what is wanted before the rows that it refers to.
+    if new.policy.is_some() {
+        tx.write_wanted().await?;
+    }
     let id = InstanceId::nth(ids::next(tx.conn(), "instance_numbers").await?);
     let row = ActiveModel {
         tenant_id: Set(tx.tenant().uuid()),

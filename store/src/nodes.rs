@@ -3,7 +3,7 @@
 use evenkeel_domain::Time;
 use evenkeel_domain::decide::{LastEnd, Protocol, Target, Verdict};
 use evenkeel_domain::eim::{Delivered, SampleKind, Seen};
-use evenkeel_domain::id::{HostId, InstanceId, OsId, RunId};
+use evenkeel_domain::id::{HostId, InstanceId, OsId, PolicyId, RunId};
 use evenkeel_domain::instance::{InstanceState, Summary};
 use evenkeel_domain::run::UpdateRun;
 use evenkeel_domain::status::{Indication, Status};
@@ -208,6 +208,8 @@ fn into_row(tx: &Tx, state: &NodeState) -> Model {
         sample_detail_digest: state.seen.as_ref().map(|seen| seen.detail_digest.clone()),
         delivered_start_at: single.map(|(start, _)| start),
         delivered_end_at: single.map(|(_, end)| end),
+        delivered_policy_id: state.delivered.policy.map(|id| id.bits().cast_signed()),
+        delivery_cleared_at: state.delivered.cleared_at,
     }
 }
 
@@ -266,6 +268,10 @@ impl TryFrom<Model> for NodeState {
             seen,
             delivered: Delivered {
                 single: row.delivered_start_at.zip(row.delivered_end_at),
+                policy: row
+                    .delivered_policy_id
+                    .map(|id| PolicyId::from_bits(id.cast_unsigned())),
+                cleared_at: row.delivery_cleared_at,
             },
         })
     }

@@ -43,10 +43,11 @@ pub async fn create(tx: &Tx, spec: &OsSpec, now: Time) -> Result<OsProfile, Stor
     row.insert(tx.conn()).await?.try_into()
 }
 
-/// The entry of this profile line and image id; made if there is none. Nodes that join at once make one.
+/// The entry of this profile line and image id; made if there is none, under a name that is free. Nodes that join at
+/// once make one.
 ///
 /// # Errors
-/// Another entry has its name.
+/// The database cannot be reached.
 pub async fn ensure(tx: &Tx, spec: &OsSpec, now: Time) -> Result<OsProfile, StoreError> {
     let sql = "SELECT pg_advisory_xact_lock(hashtextextended('os/' || $1 || '/' || $2, 0))";
     let line = format!("{}/{}", spec.profile_name, spec.image_id);
@@ -60,10 +61,31 @@ pub async fn ensure(tx: &Tx, spec: &OsSpec, now: Time) -> Result<OsProfile, Stor
         .scope::<Entity>()
         .filter(Column::ProfileName.eq(spec.profile_name.as_str()))
         .filter(Column::ImageId.eq(spec.image_id.as_str()));
-    match same.one(tx.conn()).await? {
-        Some(row) => row.try_into(),
-        None => create(tx, spec, now).await,
+    if let Some(row) = same.one(tx.conn()).await? {
+        return row.try_into();
     }
+    let named_so = tx
+        .scope::<Entity>()
+        .filter(Column::Name.eq(spec.name.as_str()));
+    if named_so.one(tx.conn()).await?.is_none() {
+        return create(tx, spec, now).await;
+    }
+    // The catalogue has another profile of this name: tell them apart.
+    let front: String = spec.name.chars().take(60).collect();
+    let line: String = format!("{} {}", spec.profile_name, spec.image_id)
+        .chars()
+        .take(60)
+        .collect();
+    let name = format!("{front} ({})", line.trim_end());
+    create(
+        tx,
+        &OsSpec {
+            name,
+            ..spec.clone()
+        },
+        now,
+    )
+    .await
 }
 
 /// The entry with this id.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use evenkeel_domain::tenant::TenantId;
+use evenkeel_kit::Secret;
 use evenkeel_migrations::Migrator;
 use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection, TransactionTrait};
 use sea_orm_migration::MigratorTrait;
@@ -38,6 +39,7 @@ impl Default for StoreOptions {
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) db: DatabaseConnection,
+    url: Secret,
 }
 
 impl Store {
@@ -69,25 +71,39 @@ impl Store {
             });
         Ok(Self {
             db: Database::connect(connect).await?,
+            url: Secret::new(url),
         })
     }
 
     /// Brings the schema up to date. Safe to call from several processes at once.
-    /// Needs two connections: one holds the lock, one migrates.
+    /// Takes two connections of its own: one holds the lock, one migrates.
     ///
     /// # Errors
     /// The database cannot be reached, or a step fails; nothing of that step is kept.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        let alone = self.db.begin().await?;
-        // The lock is waited for as long as a migration takes elsewhere.
-        let wait = "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0; \
-                    SET LOCAL idle_in_transaction_session_timeout = 0";
-        alone.execute_unprepared(wait).await?;
+        // A step may take as long as it needs, and sees every project: one that fills a column must not miss any.
+        let limits = [
+            ("statement_timeout", "0"),
+            ("lock_timeout", "0"),
+            ("idle_in_transaction_session_timeout", "0"),
+            ("evenkeel.tenant", "*"),
+        ];
+        let mut connect = ConnectOptions::new(self.url.reveal());
+        connect
+            .max_connections(2)
+            .acquire_timeout(Duration::from_secs(10))
+            .sqlx_logging(false)
+            .map_sqlx_postgres_opts(move |connection| connection.options(limits));
+        let db = Database::connect(connect).await?;
+        let alone = db.begin().await?;
+        // Waited for as long as a migration takes elsewhere.
         alone
             .execute_unprepared("SELECT pg_advisory_xact_lock(7030)")
             .await?;
-        Migrator::up(&self.db, None).await?;
-        Ok(alone.commit().await?)
+        let done = Migrator::up(&db, None).await;
+        alone.commit().await?;
+        db.close().await?;
+        Ok(done?)
     }
 
     /// Opens a transaction that sees one project, to read or for the program's own writes.

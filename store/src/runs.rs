@@ -11,7 +11,7 @@ use evenkeel_domain::run::{
 use evenkeel_domain::tenant::TenantId;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ActiveModelTrait, ColumnTrait, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder,
+    ActiveModelTrait, ColumnTrait, EntityTrait, IntoActiveModel, NotSet, QueryFilter, QueryOrder,
     QuerySelect, Set,
 };
 
@@ -144,8 +144,18 @@ async fn save(tx: &Tx, run: &UpdateRun, seen: i64) -> Result<(), StoreError> {
     let mut row = convert::into_row(tx.tenant(), run)?
         .into_active_model()
         .reset_all();
-    row.tenant_id = sea_orm::NotSet;
-    row.id = sea_orm::NotSet;
+    // What was frozen when the run was opened is not written again.
+    row.tenant_id = NotSet;
+    row.id = NotSet;
+    row.instance_id = NotSet;
+    row.name = NotSet;
+    row.description = NotSet;
+    row.attempt = NotSet;
+    row.policy_id = NotSet;
+    row.origin = NotSet;
+    row.target_digest = NotSet;
+    row.granted_at = NotSet;
+    row.started_at = NotSet;
     let saved = tx
         .change::<Entity>()
         .set(row)
@@ -311,26 +321,46 @@ pub struct Quiet {
     pub host: HostId,
     /// The run.
     pub run: RunId,
+    /// Since when it stands where it stands.
+    pub since: Time,
 }
 
-/// Open runs of all projects that stand where they stand since before an instant, longest first. Who acts on one locks
-/// its node and judges again.
+/// Open runs of all projects that stand where they stand since before an instant, longest first; those after `last` in
+/// that order. Who acts on one locks its node and judges again.
 ///
 /// # Errors
 /// The database cannot be reached.
-pub async fn quiet_since(tx: &FleetTx, before: Time, limit: u32) -> Result<Vec<Quiet>, StoreError> {
-    let sql = "SELECT r.tenant_id, i.host_id, r.id FROM update_runs r \
+pub async fn quiet_since(
+    tx: &FleetTx,
+    before: Time,
+    last: Option<Quiet>,
+    limit: u32,
+) -> Result<Vec<Quiet>, StoreError> {
+    let sql = "SELECT r.tenant_id, i.host_id, r.id, r.state_since FROM update_runs r \
                JOIN instances i ON i.tenant_id = r.tenant_id AND i.id = r.instance_id \
-               WHERE r.ended_at IS NULL AND r.state_since < $1 ORDER BY r.state_since LIMIT $2";
-    let rows = all(tx.conn(), sql, [before.into(), i64::from(limit).into()]).await?;
+               WHERE r.ended_at IS NULL AND r.state_since < $1 \
+               AND ($2::timestamptz IS NULL OR (r.state_since, r.tenant_id, r.id) > ($2, $3, $4)) \
+               ORDER BY r.state_since, r.tenant_id, r.id LIMIT $5";
+    let values = [
+        before.into(),
+        last.map(|last| last.since).into(),
+        last.map(|last| last.tenant.uuid()).into(),
+        last.map(|last| last.run.bits().cast_signed()).into(),
+        i64::from(limit).into(),
+    ];
     let quiet = |row: sea_orm::QueryResult| -> Result<Quiet, StoreError> {
         Ok(Quiet {
             tenant: TenantId::new(row.try_get_by_index(0)?),
             host: HostId::from_bits(row.try_get_by_index::<i32>(1)?.cast_unsigned()),
             run: RunId::from_bits(row.try_get_by_index::<i32>(2)?.cast_unsigned()),
+            since: row.try_get_by_index(3)?,
         })
     };
-    rows.into_iter().map(quiet).collect()
+    all(tx.conn(), sql, values)
+        .await?
+        .into_iter()
+        .map(quiet)
+        .collect()
 }
 
 impl TryFrom<Model> for UpdateRun {

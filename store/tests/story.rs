@@ -140,7 +140,7 @@ async fn row_level_security_holds_alone() {
         project(&store, "ours").await,
         project(&store, "theirs").await,
     );
-    node(&store, ours, 1).await;
+    let (_, instance) = node(&store, ours, 1).await;
 
     let counts = |scope: Option<TenantId>| {
         let setting = scope.map_or(String::new(), |tenant| {
@@ -162,12 +162,17 @@ async fn row_level_security_holds_alone() {
     }
     let across = format!(
         "DO $$ BEGIN PERFORM set_config('evenkeel.tenant', '{theirs}', true); \
-         INSERT INTO last_contacts SELECT '{ours}', 1, now(); END $$"
+         INSERT INTO last_contacts SELECT '{ours}', {}, now(); END $$",
+        instance.id.bits().cast_signed()
     );
-    assert!(
-        store.unprepared(&across).await.is_err(),
-        "a row was written across"
-    );
+    let refused = store
+        .unprepared(&across)
+        .await
+        .expect_err("a row was written across");
+    let Some(cause) = std::error::Error::source(&refused) else {
+        panic!("{refused}");
+    };
+    assert!(cause.to_string().contains("row-level security"), "{cause}");
 }
 
 #[tokio::test]
@@ -318,6 +323,68 @@ async fn a_run_is_moved_and_its_history_kept() {
             "4 finished->succeeded"
         ]
     );
+}
+
+/// A policy may go while its run is open: the run keeps its copy and goes on.
+#[tokio::test]
+async fn a_run_outlives_its_policy() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (_, instance) = node(&store, tenant, 1).await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let spec = PolicySpec::parse("all", "", Wish::Latest).expect("a policy");
+    let policy = policies::create(&tx, &spec, NOON).await.expect("created");
+    let opening = Subject::New(Box::new(Opening {
+        instance: instance.id,
+        name: "edge update".into(),
+        description: String::new(),
+        attempt: Some(AttemptId(Uuid::from_u128(1))),
+        origin: Origin {
+            target: None,
+            policy: Some(policy.clone()),
+        },
+    }));
+    let patience = Patience::default();
+    let begun = numbered(RunEvent::Began, 1);
+    let run = runs::advance(&tx, opening, &begun, &patience, NOON)
+        .await
+        .expect("opened");
+    policies::delete(&tx, policy.id)
+        .await
+        .expect("nobody uses it");
+    let ended = numbered(RunEvent::Finished, 2);
+    runs::advance(&tx, Subject::Run(run.id), &ended, &patience, NOON)
+        .await
+        .expect("ended");
+    let run = runs::find(&tx, run.id).await.expect("it is there");
+    assert_eq!(run.state.name(), "succeeded");
+    assert_eq!(run.origin.policy, Some(policy));
+}
+
+/// The catalogue may have an entry of that name already, of another line of releases.
+#[tokio::test]
+async fn a_release_whose_name_is_taken_gets_a_profile_all_the_same() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let other = OsSpec {
+        profile_name: "debian-lts".into(),
+        ..bookworm()
+    };
+    os_profiles::create(&tx, &other, NOON)
+        .await
+        .expect("the catalogue's");
+    let made = os_profiles::ensure(&tx, &bookworm(), NOON)
+        .await
+        .expect("the node's");
+    assert_eq!(
+        made.spec.name,
+        "Debian GNU/Linux 12 (bookworm) (debian-12 12)"
+    );
+    let again = os_profiles::ensure(&tx, &bookworm(), NOON)
+        .await
+        .expect("the same");
+    assert_eq!(made.id, again.id);
 }
 
 #[tokio::test]

@@ -153,7 +153,7 @@ fn an_agent_killed_beside_a_living_dpkg_waits_for_it_and_repairs_nothing_meanwhi
     member
         .node
         .inside(&["sh", "-c", "kill -KILL $(cat /run/agent)"]);
-    let again = "/srv/evenkeel-agent run --once > /run/again 2>&1 & echo $! > /run/agent";
+    let again = "(/srv/evenkeel-agent run --once > /run/again 2>&1; echo $? > /run/ended) > /run/shell 2>&1 &";
     member.node.inside(&["sh", "-c", again]);
     // dpkg still waits, and so does the agent.
     assert!(
@@ -164,12 +164,9 @@ fn an_agent_killed_beside_a_living_dpkg_waits_for_it_and_repairs_nothing_meanwhi
     );
     member.node.inside(&["rm", "/opt/demo/slow"]);
     until("the agent has ended", SOON, || {
-        let look = "kill -0 $(cat /run/agent) 2> /dev/null && echo runs || true";
-        member
-            .node
-            .inside(&["sh", "-c", look])
-            .is_empty()
-            .then_some(())
+        let look = "cat /run/ended 2> /dev/null || true";
+        let status = member.node.inside(&["sh", "-c", look]);
+        (status == "0\n").then_some(())
     });
     drop(boot);
     ended_well(&member);

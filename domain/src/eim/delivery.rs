@@ -2,15 +2,26 @@
 
 use serde::{Deserialize, Serialize};
 
+use chrono::TimeDelta;
+
 use crate::Time;
-use crate::decide::{Decision, Reason, TargetKind, Wanted};
+use crate::decide::{Decision, Reason, Target, TargetKind, Wanted};
+use crate::id::PolicyId;
 use crate::window::Window;
+
+/// For how long the agent is answered without a window before another one: longer than it repeats a call whose answer
+/// was lost, so that it has seen the empty answer (southbound section 3.3).
+const REST: TimeDelta = TimeDelta::seconds(15);
 
 /// What was answered last. Its echo is judged against this.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivered {
     /// The single schedule, as `[start, end)`.
     pub single: Option<(Time, Time)>,
+    /// The policy whose wish went with it.
+    pub policy: Option<PolicyId>,
+    /// When a window was taken back so that another can follow.
+    pub cleared_at: Option<Time>,
 }
 
 impl Delivered {
@@ -18,7 +29,7 @@ impl Delivered {
     #[must_use]
     pub fn was_open(&self, now: Time) -> bool {
         self.single
-            .is_some_and(|(start, end)| start <= now && now < end + chrono::TimeDelta::hours(1))
+            .is_some_and(|(start, end)| start <= now && now < end + TimeDelta::hours(1))
     }
 }
 
@@ -39,12 +50,12 @@ pub struct Answer {
 
 /// Renders a decision for an agent that starts by itself.
 ///
-/// A delivered window that is open stays as it is until it ends. A window that changes is delivered after one answer
+/// A delivered window that is open stays as it is until it ends. A window that changes is delivered after answers
 /// without any, because the agent ignores a replaced one. Without a policy, or without trust, there is no window.
 #[must_use]
 pub fn answer(
     decision: &Decision,
-    target: Option<&TargetKind>,
+    target: Option<&Target>,
     wanted: &Wanted,
     before: &Delivered,
     now: Time,
@@ -56,14 +67,14 @@ pub fn answer(
     ) {
         return answer;
     }
-    let Some(TargetKind::Packages {
+    let Some(target) = target else {
+        return answer;
+    };
+    let TargetKind::Packages {
         exactly,
         sources,
         kernel_command,
-    }) = target
-    else {
-        return answer;
-    };
+    } = &target.wish;
     answer.kernel_command.clone_from(kernel_command);
     answer.custom_repos.clone_from(sources);
     let names = exactly
@@ -74,9 +85,13 @@ pub fn answer(
 
     let chosen = choose(wanted.windows.as_slice(), before, now);
     let replaced = before.single.is_some() && before.single != chosen;
-    answer.single = if replaced { None } else { chosen };
+    let resting = before.cleared_at.filter(|at| now < *at + REST);
+    let cleared_at = if replaced { Some(now) } else { resting };
+    answer.single = if cleared_at.is_some() { None } else { chosen };
     answer.delivered = Delivered {
         single: answer.single,
+        policy: Some(target.policy),
+        cleared_at,
     };
     answer
 }

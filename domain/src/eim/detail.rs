@@ -20,6 +20,10 @@ pub struct Detail {
 /// How much of a detail a run keeps, in bytes (northbound section 1.3).
 pub const MAX_DETAIL: usize = 100_000;
 
+/// The most packages that are taken from a detail, and the longest text of one, in bytes.
+const MAX_PACKAGES: usize = 10_000;
+const MAX_TEXT: usize = 256;
+
 #[derive(Deserialize)]
 struct Document {
     /// The dialect that the ancestor's server accepts.
@@ -60,7 +64,8 @@ impl Detail {
         let Ok(document) = serde_json::from_str::<Document>(raw) else {
             return detail;
         };
-        for entry in document.update_log.unwrap_or_default() {
+        let entries = document.update_log.unwrap_or_default();
+        for entry in entries.into_iter().take(MAX_PACKAGES) {
             if entry.status == "failed" && detail.failure.is_none() {
                 detail.failure = Some(failure(&entry.failure_reason, &entry.failure_log));
             }
@@ -78,8 +83,8 @@ impl Detail {
 
     /// Why it failed: what the detail says, else its text.
     #[must_use]
-    pub fn into_failure(self) -> Failure {
-        self.failure.unwrap_or_else(|| Failure {
+    pub fn failure(&self) -> Failure {
+        self.failure.clone().unwrap_or_else(|| Failure {
             kind: FailureKind::Unspecified,
             reason: match self.text.as_str() {
                 "" => "the node gave no reason".to_owned(),
@@ -91,13 +96,14 @@ impl Detail {
 
 impl Entry {
     fn into_change(self) -> PackageChange {
-        let version = (!self.version.is_empty()).then_some(self.version);
+        let short = |text: &str| text::cut(&text::storable(text), MAX_TEXT);
+        let version = Some(short(&self.version)).filter(|version| !version.is_empty());
         let found = FoundPackage {
             version: version.clone(),
-            state: self.status,
+            state: short(&self.status),
         };
         PackageChange {
-            name: self.package_name,
+            name: short(&self.package_name),
             architecture: String::new(),
             before: None,
             wanted: version,
@@ -116,9 +122,10 @@ fn failure(reason: &str, log: &str) -> Failure {
         "criticalservices" | "oscommit" => FailureKind::Verify,
         _ => FailureKind::Unspecified,
     };
+    let (reason, log) = (&text::storable(reason)[..], &text::storable(log)[..]);
     let reason = match (reason, log) {
         ("", "") => "the node gave no reason".to_owned(),
-        (reason, "") => reason.to_owned(),
+        (reason, "") => text::cut(reason, 4_096),
         ("", log) => text::cut(log, 4_096),
         (reason, log) => text::cut(&format!("{reason}: {log}"), 4_096),
     };

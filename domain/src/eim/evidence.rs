@@ -4,6 +4,7 @@ use crate::Time;
 use crate::eim::delivery::Delivered;
 use crate::eim::detail::Detail;
 use crate::run::{Evidence, Happening, OpenRun, RunEvent};
+use crate::status::Indication;
 
 named! {
     /// What the state file of a node says (southbound section 1.6).
@@ -43,6 +44,22 @@ pub struct Seen {
     pub detail_digest: String,
 }
 
+impl SampleKind {
+    /// The ancestor's words for it and how to take them (southbound section 1.6).
+    #[must_use]
+    pub const fn status(self) -> (&'static str, Indication) {
+        match self {
+            Self::Unspecified => ("Unknown", Indication::Unspecified),
+            Self::UpToDate => ("No new updates available", Indication::Idle),
+            Self::Downloading => ("Downloading artifacts", Indication::Idle),
+            Self::Downloaded => ("Download complete", Indication::Idle),
+            Self::Started => ("Updating", Indication::InProgress),
+            Self::Updated => ("Update completed", Indication::Idle),
+            Self::Failed => ("Update failed", Indication::Error),
+        }
+    }
+}
+
 impl Sample {
     /// What is to be remembered of it.
     #[must_use]
@@ -79,9 +96,16 @@ pub fn evidence(
         return Vec::new();
     };
     let repeated = *seen == sample.seen();
+    // A detail sticks: what stood there before says nothing about what ends now.
+    let stale = seen.detail_digest == sample.seen().detail_digest;
+    let said = if stale { "" } else { sample.detail.as_str() };
     let event = match (sample.kind, open) {
         (K::Unspecified, _) => return Vec::new(),
 
+        // What was seen before and belongs to no open run was ended by us: it is not begun anew.
+        (K::Downloading | K::Downloaded | K::Started, None) if seen.kind == sample.kind => {
+            return Vec::new();
+        }
         (K::Downloading, _) => RunEvent::Downloading,
         (K::Downloaded, _) => RunEvent::Downloaded,
         (K::Started, _) => RunEvent::Began,
@@ -90,29 +114,27 @@ pub fn evidence(
         (K::UpToDate, Some(run)) if !run.state.is_untouched() => RunEvent::NothingToDo,
         (K::UpToDate, _) => return Vec::new(),
 
-        (K::Updated, Some(_)) => return vec![ended(RunEvent::Finished, sample)],
         (K::Updated, None) if repeated => return Vec::new(),
-        (K::Updated, None) => return vec![ended(RunEvent::Finished, sample)],
+        (K::Updated, _) => return vec![ended(RunEvent::Finished, Detail::read(said))],
 
         // A failure is repeated until the next update begins, so the very same one says nothing about an open run
         // that has changed nothing yet.
         (K::Failed, None) if repeated => return Vec::new(),
         (K::Failed, Some(run)) if repeated && run.state.is_untouched() => return Vec::new(),
         // Without a word and without a window it is a fault of the agent's sampling, not an update.
-        (K::Failed, None) if sample.detail.is_empty() && !delivered.was_open(now) => {
+        (K::Failed, None) if said.is_empty() && !delivered.was_open(now) => {
             return Vec::new();
         }
         (K::Failed, _) => {
-            let failure = Detail::read(&sample.detail).into_failure();
-            return vec![ended(RunEvent::Failed(failure), sample)];
+            let detail = Detail::read(said);
+            return vec![ended(RunEvent::Failed(detail.failure()), detail)];
         }
     };
     vec![Happening::of(event)]
 }
 
 /// An end, with what the node says of it.
-fn ended(event: RunEvent, sample: &Sample) -> Happening {
-    let detail = Detail::read(&sample.detail);
+fn ended(event: RunEvent, detail: Detail) -> Happening {
     Happening {
         evidence: Evidence {
             plan: (!detail.packages.is_empty()).then_some(detail.packages),

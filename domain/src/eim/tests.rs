@@ -1,11 +1,13 @@
 //! Samples and what they prove; answers and what they keep still.
 
+use std::fmt::Write as _;
+
 use chrono::{DateTime, TimeDelta};
 
 use super::*;
 use crate::Time;
-use crate::decide::{Act, Decision, Reason, TargetKind, Wanted};
-use crate::id::{RunId, SingleScheduleId};
+use crate::decide::{Act, Decision, Reason, Target, TargetKind, Wanted};
+use crate::id::{PolicyId, RunId, SingleScheduleId};
 use crate::run::{OpenRun, Patience, RunState};
 use crate::window::{Window, Windows};
 
@@ -19,7 +21,7 @@ fn sample(kind: SampleKind) -> Sample {
 }
 
 /// Plays samples to a server that starts from nothing and shows what they prove.
-fn proved(samples: &[Sample]) -> String {
+fn story(samples: &[Sample]) -> String {
     let mut seen = None;
     let mut state: Option<RunState> = None;
     let mut told = Vec::new();
@@ -55,7 +57,7 @@ fn proved(samples: &[Sample]) -> String {
 }
 
 fn proved_by(kinds: &[SampleKind]) -> String {
-    proved(&kinds.iter().map(|kind| sample(*kind)).collect::<Vec<_>>())
+    story(&kinds.iter().map(|kind| sample(*kind)).collect::<Vec<_>>())
 }
 
 #[test]
@@ -105,9 +107,121 @@ fn a_failure_without_a_word_and_without_a_window_is_no_update() {
         detail: "cannot download: no route".to_owned(),
     };
     assert_eq!(
-        proved(&[sample(UpToDate), spoken.clone(), spoken]),
+        story(&[sample(UpToDate), spoken.clone(), spoken]),
         "failed->failed"
     );
+}
+
+/// Every pair of consecutive samples, without an open run and with one that is fetched or begun. `same` is the very
+/// same sample once more; the window that was delivered is open.
+#[test]
+fn every_pair_of_samples_proves_what_it_proves() {
+    let since = NOON;
+    let open = |state| OpenRun {
+        id: RunId::nth(1),
+        attempt: None,
+        target: None,
+        state,
+    };
+    let worlds = [
+        ("none", None),
+        ("staged", Some(open(RunState::Staged { since }))),
+        ("applying", Some(open(RunState::Applying { since }))),
+    ];
+    let delivered = Delivered {
+        single: Some((NOON - TimeDelta::hours(1), NOON + TimeDelta::hours(1))),
+        ..Delivered::default()
+    };
+    let mut table = String::new();
+    for before in SampleKind::ALL {
+        for after in SampleKind::ALL {
+            let proofs = worlds.iter().map(|(name, open)| {
+                let seen = sample(*before).seen();
+                let happened = evidence(
+                    Some(&seen),
+                    &delivered,
+                    &sample(*after),
+                    open.as_ref(),
+                    NOON,
+                );
+                let events: Vec<_> = happened.iter().map(|one| one.event.name()).collect();
+                format!(
+                    "{name}: {:<14}",
+                    if events.is_empty() {
+                        "-".to_owned()
+                    } else {
+                        events.join("+")
+                    }
+                )
+            });
+            let line = proofs.collect::<Vec<_>>().join(" ");
+            let pair = format!("{before} {after}");
+            writeln!(table, "{pair:<25} {}", line.trim_end()).expect("a string takes it all");
+        }
+    }
+    insta::assert_snapshot!(table);
+}
+
+#[test]
+fn what_we_ended_is_not_begun_anew_by_the_same_sample() {
+    use SampleKind::{Downloaded, Started};
+    for kind in [Downloaded, Started] {
+        let seen = sample(kind).seen();
+        let proved = evidence(
+            Some(&seen),
+            &Delivered::default(),
+            &sample(kind),
+            None,
+            NOON,
+        );
+        assert!(proved.is_empty(), "{kind}");
+    }
+}
+
+/// The detail of the update before still stands there (M13).
+#[test]
+fn a_sticky_detail_belongs_to_no_later_update() {
+    use SampleKind::{Failed, Started, UpToDate, Updated};
+    let old = r#"{"update_log":[{"package_name":"curl","status":"installed","version":"8.5"}]}"#;
+    let with = |kind| Sample {
+        kind,
+        detail: old.to_owned(),
+    };
+    let seen = with(Started).seen();
+    let open = OpenRun {
+        id: RunId::nth(1),
+        attempt: None,
+        target: None,
+        state: RunState::Applying { since: NOON },
+    };
+    let proved = evidence(
+        Some(&seen),
+        &Delivered::default(),
+        &with(Updated),
+        Some(&open),
+        NOON,
+    );
+    assert_eq!(proved[0].evidence, crate::run::Evidence::default());
+    assert_eq!(story(&[with(UpToDate), with(Failed), with(UpToDate)]), "");
+}
+
+#[test]
+fn a_hostile_detail_is_kept_within_bounds() {
+    let zero =
+        r#"{"update_log":[{"package_name":"a\u0000b","status":"failed","failure_log":"x\u0000"}]}"#;
+    let detail = Detail::read(zero);
+    assert!(!detail.packages[0].name.contains('\0'));
+    assert!(!detail.failure().reason.contains('\0'));
+    let many = format!(
+        r#"{{"update_log":[{}]}}"#,
+        vec![r#"{"package_name":"a"}"#; 20_000].join(",")
+    );
+    assert_eq!(Detail::read(&many).packages.len(), 10_000);
+    let long = format!(
+        r#"{{"update_log":[{{"package_name":"{}"}}]}}"#,
+        "a".repeat(100_000)
+    );
+    assert_eq!(Detail::read(&long).packages[0].name.len(), 256);
 }
 
 #[test]
@@ -116,31 +230,31 @@ fn both_dialects_of_the_detail_are_read() {
         {"package_name":"jq","status":"failed","failure_reason":"download","failure_log":"404"}]}"#;
     let detail = Detail::read(server);
     assert_eq!(detail.packages.len(), 2);
-    assert_eq!(detail.into_failure().reason, "download: 404");
+    assert_eq!(detail.failure().reason, "download: 404");
 
     let agent =
         r#"{"UpdateLog":[{"StatusDetail.Status":"FAIL","FailureReason":"insufficientstorage"}]}"#;
-    assert_eq!(Detail::read(agent).into_failure().kind.name(), "storage");
+    assert_eq!(Detail::read(agent).failure().kind.name(), "storage");
 
     let text = Detail::read("cannot download: timeout");
-    assert_eq!(
-        text.clone().into_failure().reason,
-        "cannot download: timeout"
-    );
+    assert_eq!(text.failure().reason, "cannot download: timeout");
     assert!(text.packages.is_empty());
     assert_eq!(Detail::read(&"x".repeat(10 << 20)).text.len(), 100_000);
 }
 
-fn world(spans: &[(i64, i64)], now: Time) -> (Decision, TargetKind, Wanted) {
+fn world(spans: &[(i64, i64)], now: Time) -> (Decision, Target, Wanted) {
     let windows = spans.iter().map(|(from, to)| Window {
         start: NOON + TimeDelta::hours(*from),
         end: NOON + TimeDelta::hours(*to),
         schedule: SingleScheduleId::nth(1),
     });
-    let target = TargetKind::Packages {
-        exactly: None,
-        sources: vec![],
-        kernel_command: String::new(),
+    let target = Target {
+        policy: PolicyId::nth(1),
+        wish: TargetKind::Packages {
+            exactly: None,
+            sources: vec![],
+            kernel_command: String::new(),
+        },
     };
     let decision = Decision {
         act: Act::Idle,
@@ -156,7 +270,7 @@ fn world(spans: &[(i64, i64)], now: Time) -> (Decision, TargetKind, Wanted) {
 }
 
 #[test]
-fn a_replaced_window_is_delivered_after_one_answer_without_any() {
+fn a_replaced_window_is_delivered_after_answers_without_any() {
     let (decision, target, wanted) = world(&[(1, 2)], NOON);
     let first = answer(
         &decision,
@@ -168,13 +282,18 @@ fn a_replaced_window_is_delivered_after_one_answer_without_any() {
     assert!(first.single.is_some());
 
     let (decision, target, moved) = world(&[(3, 4)], NOON);
-    let second = answer(&decision, Some(&target), &moved, &first.delivered, NOON);
+    let next = |before: &Answer, seconds| {
+        let now = NOON + TimeDelta::seconds(seconds);
+        answer(&decision, Some(&target), &moved, &before.delivered, now)
+    };
+    let second = next(&first, 20);
     assert_eq!(second.single, None);
-    let third = answer(&decision, Some(&target), &moved, &second.delivered, NOON);
-    assert_eq!(
-        third.single.map(|span| span.0),
-        Some(NOON + TimeDelta::hours(3))
-    );
+    // The answer was lost, and the agent asks again at once.
+    let again = next(&second, 21);
+    assert_eq!(again.single, None);
+    let third = next(&again, 40);
+    let opens = third.single.map(|span| span.0);
+    assert_eq!(opens, Some(NOON + TimeDelta::hours(3)));
 }
 
 #[test]
@@ -183,6 +302,7 @@ fn an_open_window_is_kept_still_until_it_ends() {
     let (decision, target, wanted) = world(&[(0, 3), (0, 1)], now);
     let long = Delivered {
         single: Some((NOON, NOON + TimeDelta::hours(3))),
+        ..Delivered::default()
     };
     let kept = answer(&decision, Some(&target), &wanted, &long, now);
     assert_eq!(kept.single, long.single);

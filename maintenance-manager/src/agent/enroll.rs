@@ -15,6 +15,7 @@ use evenkeel_store::{
     Actor, StoreError, Tx, hosts, instances, join_tokens, nodes, os_profiles, projects,
 };
 use tonic::Status;
+use uuid::Uuid;
 
 use crate::agent::wire::timestamp;
 use crate::manager::MaintenanceManager;
@@ -39,6 +40,8 @@ pub async fn enroll(
     let claim = read(request).map_err(status::invalid)?;
     let now = manager.now();
 
+    let closed = |_| Status::unavailable("the server stops");
+    let _door = manager.doors.acquire().await.map_err(closed)?;
     let fleet = manager.store.fleet().await.map_err(status::store)?;
     let tenant = join_tokens::tenant_of(&fleet, digest)
         .await
@@ -87,11 +90,11 @@ fn read(request: EnrollRequest) -> Result<Claim, Invalid> {
             serial: SerialNumber::parse("identity.serial_number", &identity.serial_number)
                 .ok()
                 .flatten(),
-            hostname: text::cut(&identity.host_name, 253),
+            hostname: text::cut(&text::storable(&identity.host_name), 253),
             public_key: request.public_key,
         },
         os: OsSpec::of_release(&os, &request.architecture)?,
-        agent_version: text::cut(&request.agent_version, 64),
+        agent_version: text::cut(&text::storable(&request.agent_version), 64),
     })
 }
 
@@ -115,7 +118,7 @@ async fn admit(
         .await
         .map_err(status::store)?;
     let serial = claim.joining.serial.as_ref();
-    let known = hosts::lock_known(&tx, claim.joining.uuid, serial)
+    let known = lock_known(&tx, claim.joining.uuid, serial)
         .await
         .map_err(status::store)?;
     let again = known
@@ -132,6 +135,23 @@ async fn admit(
     tx.commit().await.map_err(status::store)?;
     manager.contacts.heard(tenant, instance.id, now);
     Ok((host, instance))
+}
+
+/// The host that the machine is known as, locked after the state of its node: that is the order of locks.
+async fn lock_known(
+    tx: &Tx,
+    uuid: Uuid,
+    serial: Option<&SerialNumber>,
+) -> Result<Option<Host>, StoreError> {
+    let Some(known) = hosts::find_known(tx, uuid, serial).await? else {
+        return Ok(None);
+    };
+    match nodes::lock(tx, known.id).await {
+        Ok(_) | Err(StoreError::NotFound { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    // Another machine may have taken its place meanwhile: what is judged is what is there now.
+    hosts::lock(tx, known.id).await.map(Some)
 }
 
 /// Whether the machine may come in. `again` is the same machine once more, whose answer may have been lost.
@@ -154,7 +174,7 @@ fn check(token: &JoinToken, known: Option<&Host>, again: bool, now: Time) -> Res
         Some(host) if !host.public_key.is_empty() && !again => {
             Err(Status::failed_precondition(format!(
                 "another machine is enrolled as {}: if this one replaces it, delete that host first \
-             (`evenkeel host delete {}`)",
+             (`evenkeel host delete {} --with-instance`)",
                 host.id, host.id
             )))
         }

@@ -17,10 +17,15 @@ const MAX_TEXT: usize = 4_096;
 /// The longest text of `dpkg --audit`, in bytes.
 const MAX_AUDIT: usize = 65_536;
 
-/// Takes what a node says of itself into what is known of it.
-pub fn take(node: &mut NodeState, facts: Facts) -> Result<(), Invalid> {
+/// Takes what a node says of itself into what is known of it. The digest is the node's own: facts of a newer agent may
+/// have fields that this program does not know and would leave out.
+pub fn take(node: &mut NodeState, facts: Facts, digest: Vec<u8>) -> Result<(), Invalid> {
     check(&facts)?;
-    let digest = Sha256::digest(facts.encode_to_vec()).to_vec();
+    let digest = match digest.len() {
+        0 => Sha256::digest(facts.encode_to_vec()).to_vec(),
+        32 => digest,
+        _ => return Err(Invalid::new("facts_digest", "not a SHA-256 digest")),
+    };
     let release = facts.os_release.unwrap_or_default();
     let available = facts.available.iter().map(|package| {
         json!({

@@ -6,13 +6,15 @@ use evenkeel_domain::Time;
 use evenkeel_domain::decide::Decision;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{HostId, scatter};
-use evenkeel_proto::agent::{PollRequest, PollResponse};
+use evenkeel_domain::run::AttemptId;
+use evenkeel_proto::agent::{Facts, PollRequest, PollResponse};
+use evenkeel_store::decisions::{self, World};
 use evenkeel_store::nodes::NodeState;
-use evenkeel_store::{StoreError, decisions, nodes};
+use evenkeel_store::{StoreError, nodes};
 use tonic::Status;
 
 use crate::agent::wire::{self, timestamp};
-use crate::agent::{facts, report};
+use crate::agent::{begin, facts, report};
 use crate::caller::Node;
 use crate::manager::MaintenanceManager;
 use crate::progress::Scene;
@@ -25,60 +27,101 @@ pub async fn poll(
     node: &Node,
     request: PollRequest,
 ) -> Result<PollResponse, Status> {
-    let (known, decision) = match request.facts {
-        Some(said) => with_news(manager, node, said).await?,
-        None => without_news(manager, node).await?,
+    let attempt = request.attempt.map(|attempt| begin::attempt(&attempt.id));
+    let attempt = attempt.transpose()?;
+    let digest = request.facts_digest.clone();
+    let answer = match request.facts {
+        Some(said) => with_news(manager, node, said, digest, attempt).await?,
+        None => without_news(manager, node, attempt).await?,
     };
     let now = manager.now();
+    let next_poll_millis = next_poll(
+        manager.settings.poll_interval,
+        node.host,
+        &answer.decision,
+        now,
+    );
+    let decision = if answer.is_lost {
+        wire::forget()
+    } else {
+        wire::decision(answer.decision)
+    };
+    let known = answer.known.facts_digest;
     Ok(PollResponse {
-        want_facts: known.facts_digest.is_empty() || known.facts_digest != request.facts_digest,
-        next_poll_millis: next_poll(manager.settings.poll_interval, node.host, &decision, now),
+        want_facts: !answer.has_news && (known.is_empty() || known != request.facts_digest),
+        next_poll_millis,
         now: Some(timestamp(now)),
         credential: renewed(manager, node, now)?,
-        decision: Some(wire::decision(decision)),
+        decision: Some(decision),
     })
+}
+
+/// What a poll found.
+struct Found {
+    known: NodeState,
+    decision: Decision,
+    /// The attempt that is open on the node is over or unknown here.
+    is_lost: bool,
+    has_news: bool,
 }
 
 /// News is written before the answer.
 async fn with_news(
     manager: &MaintenanceManager,
     node: &Node,
-    said: evenkeel_proto::agent::Facts,
-) -> Result<(NodeState, Decision), Status> {
+    said: Facts,
+    digest: Vec<u8>,
+    attempt: Option<AttemptId>,
+) -> Result<Found, Status> {
     let scene = Scene::open(manager, node.tenant, node.host, false).await;
     let mut scene = scene.map_err(status::store)?;
     report::trusted(&scene.host)?;
-    facts::take(&mut scene.node, said).map_err(status::invalid)?;
-    scene.node.provisioned = true;
-    let horizon = manager.settings.horizon();
-    let world = decisions::world(&scene.tx, &scene.host, &scene.node, &horizon, scene.now).await;
-    let decision = world.map_err(status::store)?.decide(scene.now);
-    let known = scene.node.clone();
+    facts::take(&mut scene.node, said, digest).map_err(status::invalid)?;
+    scene.world.known.speaks = scene.node.protocol.clone();
+    scene.world.known.provisioned = true;
+    let found = Found {
+        decision: scene.world.decide(scene.now),
+        is_lost: is_lost(&scene.world, attempt),
+        known: scene.node.clone(),
+        has_news: true,
+    };
     scene.commit().await.map_err(status::store)?;
-    Ok((known, decision))
+    Ok(found)
 }
 
 async fn without_news(
     manager: &MaintenanceManager,
     node: &Node,
-) -> Result<(NodeState, Decision), Status> {
-    let (host, known, decision) = read(manager, node).await.map_err(status::store)?;
+    attempt: Option<AttemptId>,
+) -> Result<Found, Status> {
+    let now = manager.now();
+    let (host, known, world) = read(manager, node, now).await.map_err(status::store)?;
     report::trusted(&host)?;
-    manager
-        .contacts
-        .heard(node.tenant, known.instance, manager.now());
-    Ok((known, decision))
+    manager.contacts.heard(node.tenant, known.instance, now);
+    Ok(Found {
+        decision: world.decide(now),
+        is_lost: is_lost(&world, attempt),
+        known,
+        has_news: false,
+    })
 }
 
 async fn read(
     manager: &MaintenanceManager,
     node: &Node,
-) -> Result<(Host, NodeState, Decision), StoreError> {
-    let now = manager.now();
+    now: Time,
+) -> Result<(Host, NodeState, World), StoreError> {
     let (tx, host) = manager.for_host(node.tenant, node.host).await?;
     let known = nodes::find_by_host(&tx, host.id).await?;
     let world = decisions::world(&tx, &host, &known, &manager.settings.horizon(), now).await?;
-    Ok((host, known, world.decide(now)))
+    Ok((host, known, world))
+}
+
+/// Whether the node holds on to an attempt that has no open run: it was called off, given up or removed here. The agent
+/// tells everything before it polls, so nothing of it is still under way.
+fn is_lost(world: &World, attempt: Option<AttemptId>) -> bool {
+    let open = world.run.as_ref().and_then(|run| run.attempt);
+    attempt.is_some() && attempt != open
 }
 
 /// When to poll again: within a tenth of the interval, so that nodes that started together come apart; sooner if the

@@ -1,12 +1,12 @@
 //! The wire's words into ours and back. The generated types of `evenkeel.agent.v1` end here.
 
-use chrono::DateTime;
+use chrono::{DateTime, Datelike};
 use evenkeel_domain::Time;
 use evenkeel_domain::decide::{Act, Decision, Target, TargetKind};
 use evenkeel_domain::invalid::Invalid;
 use evenkeel_domain::package::{FoundPackage, PackageChange, PackageResult};
 use evenkeel_domain::run::{CancelCause, Evidence, Failure, FailureKind, Happening, RunEvent};
-use evenkeel_domain::text::cut;
+use evenkeel_domain::text::{cut, storable};
 use evenkeel_proto::agent as wire;
 use evenkeel_proto::agent::decision::Act as WireAct;
 use evenkeel_proto::agent::event::News;
@@ -31,7 +31,9 @@ pub fn timestamp(time: Time) -> Timestamp {
 /// An instant of a node's clock; none if it is no instant at all.
 fn instant(timestamp: Timestamp) -> Option<Time> {
     let nanos = u32::try_from(timestamp.nanos).ok()?;
-    DateTime::from_timestamp(timestamp.seconds, nanos)
+    let time = DateTime::from_timestamp(timestamp.seconds, nanos)?;
+    // What no clock shows, no database keeps.
+    (0..=9_999).contains(&time.year()).then_some(time)
 }
 
 /// A decision, as our agent reads it.
@@ -60,6 +62,18 @@ pub fn decision(decision: Decision) -> wire::Decision {
         act: Some(act),
         reason: decision.because.to_string(),
         next: decision.next.map(timestamp),
+    }
+}
+
+/// Tells a node to give up an attempt that has no open run here.
+pub fn forget() -> wire::Decision {
+    wire::Decision {
+        act: Some(WireAct::Cancel(wire::Cancel {
+            run_id: String::new(),
+            cause: CancelCause::Withdrawn.name().to_owned(),
+        })),
+        reason: "the attempt is over here, or was removed".to_owned(),
+        next: None,
     }
 }
 
@@ -225,9 +239,4 @@ fn few(field: &'static str, count: usize) -> Result<(), Invalid> {
 
 fn short(text: &str) -> String {
     cut(&storable(text), 256)
-}
-
-/// Postgres keeps every text but one with a zero byte in it.
-pub fn storable(text: &str) -> String {
-    text.replace('\0', "\u{fffd}")
 }

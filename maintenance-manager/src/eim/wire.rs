@@ -3,15 +3,13 @@
 use evenkeel_domain::Time;
 use evenkeel_domain::eim::{Answer, Sample, SampleKind};
 use evenkeel_domain::os::OsKind;
-use evenkeel_domain::text::cut;
+use evenkeel_domain::text::storable;
 use evenkeel_proto::maintmgr::platform_update_status_response::OsType;
 use evenkeel_proto::maintmgr::update_status::StatusType;
 use evenkeel_proto::maintmgr::{
     OsProfileUpdateSource, PlatformUpdateStatusResponse, SingleSchedule, UpdateSchedule,
     UpdateSource, UpdateStatus,
 };
-
-use crate::agent::storable;
 
 /// The most that is kept of a node's list of packages, in bytes (northbound section 1.3).
 const MAX_AVAILABLE: usize = 500_000;
@@ -58,7 +56,7 @@ pub fn answer(answer: Answer, kind: OsKind) -> PlatformUpdateStatusResponse {
             }),
             ..UpdateSchedule::default()
         }),
-        installed_packages: cut(&answer.installed_packages, 500_000),
+        installed_packages: answer.installed_packages,
         os_type: os_type.into(),
         os_profile_update_source: Some(OsProfileUpdateSource::default()),
     }

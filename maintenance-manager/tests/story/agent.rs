@@ -154,6 +154,33 @@ async fn what_was_downloaded_for_a_window_that_passed_ends_as_one_cancelled_run(
     assert_eq!(house.shown(&node).await, "Update cancelled");
 }
 
+/// The server called it off while the node was away: the node must not hold on to it for ever.
+#[tokio::test]
+async fn an_attempt_that_was_called_off_meanwhile_is_given_up_and_the_next_one_begins() {
+    let house = House::new().await;
+    let node = house.node().await;
+    let policy = house.policy(&node, "demo-hello=1.1").await;
+    house.window(node.host, 10, 20).await;
+    house
+        .report(&node, 1, policy, &[(1, downloading()), (2, downloaded())])
+        .await;
+    house.pass(30);
+    assert_eq!(house.track().await, 1);
+    house.window(node.host, 1, 60).await;
+    house.pass(2);
+    for attempt in [1, 77] {
+        let answer = house.poll_with(&node, attempt).await;
+        assert_eq!(act(&answer), "cancel", "attempt {attempt} has no open run");
+    }
+    assert_eq!(act(&house.poll(&node).await), "apply");
+    house.report(&node, 2, policy, &[(1, downloading())]).await;
+    assert_eq!(act(&house.poll_with(&node, 2).await), "apply");
+    assert!(matches!(
+        house.begin(&node, 2, policy, 1).await,
+        Answer::Granted(_)
+    ));
+}
+
 /// The server must not call off what may have begun: the news of it may still be under way.
 #[tokio::test]
 async fn what_was_given_leave_is_not_called_off() {

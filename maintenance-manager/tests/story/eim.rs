@@ -165,3 +165,69 @@ async fn an_oversized_detail_is_cut_and_its_outcome_kept() {
     assert_eq!(run.state.name(), "failed");
     assert!(run.log.len() <= 100_000 && run.log.ends_with("[cut]"));
 }
+
+#[tokio::test]
+async fn what_was_given_up_for_lack_of_news_is_not_begun_anew_and_its_end_still_counts() {
+    let house = House::new().await;
+    let node = node(&house).await;
+    for kind in [S::UpToDate, S::Started] {
+        house.sample(GUID, kind, "").await.expect("an answer");
+    }
+    house.pass(25 * 60);
+    assert_eq!(house.track().await, 1);
+    house.sample(GUID, S::Started, "").await.expect("an answer");
+    assert_eq!(house.runs(&node).await.len(), 1);
+    house.sample(GUID, S::Updated, "").await.expect("an answer");
+    assert_eq!(
+        house.told(&node).await,
+        "began->applying timed_out->abandoned finished->succeeded"
+    );
+}
+
+#[tokio::test]
+async fn what_a_node_always_said_is_shown_without_a_run() {
+    let house = House::new().await;
+    let node = node(&house).await;
+    for _ in 0..2 {
+        house
+            .sample(GUID, S::Failed, "old news")
+            .await
+            .expect("an answer");
+    }
+    assert!(house.runs(&node).await.is_empty());
+    assert_eq!(house.shown(&node).await, "Update failed");
+}
+
+#[tokio::test]
+async fn a_wish_that_was_delivered_is_the_one_that_began() {
+    let house = House::new().await;
+    let node = node(&house).await;
+    let first = house.policy(&node, "curl").await;
+    house.window(node.host, 1, 60).await;
+    house
+        .sample(GUID, S::UpToDate, "")
+        .await
+        .expect("an answer");
+    house.pass(2);
+    house.policy(&node, "jq").await;
+    house.sample(GUID, S::Started, "").await.expect("an answer");
+    assert_eq!(house.runs(&node).await[0].origin.policy_id(), Some(first));
+}
+
+#[tokio::test]
+async fn an_agent_of_the_ancestor_beside_ours_moves_nothing_and_gets_no_window() {
+    let house = House::new().await;
+    let node = house.node().await;
+    let policy = house.policy(&node, "demo-hello=1.1").await;
+    house.window(node.host, 1, 60).await;
+    house.pass(2);
+    let begun = [(1, crate::house::downloading()), (2, crate::house::began())];
+    house.report(&node, 1, policy, &begun).await;
+    let guid = uuid::Uuid::from_u128(1).to_string();
+    for kind in [S::UpToDate, S::Failed, S::Started] {
+        let answer = house.sample(&guid, kind, "x").await.expect("an answer");
+        let schedule = answer.update_schedule.expect("present");
+        assert!(schedule.single_schedule.is_none());
+    }
+    assert_eq!(house.runs(&node).await[0].state.name(), "applying");
+}

@@ -181,6 +181,19 @@ impl House {
         answer.expect("an answer").into_inner()
     }
 
+    /// A poll of a node that holds an attempt.
+    pub async fn poll_with(&self, node: &TestNode, attempt: u128) -> PollResponse {
+        let request = PollRequest {
+            attempt: Some(Attempt {
+                id: Uuid::from_u128(attempt).to_string(),
+                last_sequence: 2,
+            }),
+            ..PollRequest::default()
+        };
+        let answer = self.manager.poll(with(&node.credential, request)).await;
+        answer.expect("an answer").into_inner()
+    }
+
     pub async fn tell(&self, node: &TestNode, facts: Facts) -> PollResponse {
         let request = PollRequest {
             facts: Some(facts),

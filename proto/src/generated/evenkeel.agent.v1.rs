@@ -196,6 +196,7 @@ pub struct Continue {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Cancel {
+    /// Empty if the server has no run of the attempt any more.
     #[prost(string, tag = "1")]
     pub run_id: ::prost::alloc::string::String,
     /// Why: `withdrawn` or `window_missed`.
@@ -614,7 +615,7 @@ pub mod agent_service_client {
             self
         }
         /// Makes this machine a node of the project that the join token belongs to. Repeating it with the same key and UUID
-        /// gives a new credential and changes nothing else.
+        /// gives a new credential for the same host and instance.
         pub async fn enroll(
             &mut self,
             request: impl tonic::IntoRequest<super::EnrollRequest>,
@@ -718,7 +719,7 @@ pub mod agent_service_server {
     #[async_trait]
     pub trait AgentService: std::marker::Send + std::marker::Sync + 'static {
         /// Makes this machine a node of the project that the join token belongs to. Repeating it with the same key and UUID
-        /// gives a new credential and changes nothing else.
+        /// gives a new credential for the same host and instance.
         async fn enroll(
             &self,
             request: tonic::Request<super::EnrollRequest>,

@@ -34,6 +34,8 @@ pub struct Model {
     pub sample_detail_digest: Option<String>,
     pub delivered_start_at: Option<DateTimeUtc>,
     pub delivered_end_at: Option<DateTimeUtc>,
+    pub delivered_policy_id: Option<i32>,
+    pub delivery_cleared_at: Option<DateTimeUtc>,
 }
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]
