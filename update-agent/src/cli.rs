@@ -52,9 +52,12 @@ pub struct Enroll {
     /// Address of the server: <https://HOST:PORT>.
     #[arg(long, value_name = "URL")]
     pub server: String,
-    /// The join token.
-    #[arg(long, value_name = "TOKEN")]
-    pub token: String,
+    /// The join token. Other users of this machine can see it while the command runs: prefer `--token-file`.
+    #[arg(long, value_name = "TOKEN", required_unless_present = "token_file")]
+    pub token: Option<String>,
+    /// A file with the join token; `-` is standard input.
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    pub token_file: Option<PathBuf>,
     /// Certificate (PEM) of the authority that vouches for the server, in place of the one that the token names.
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,

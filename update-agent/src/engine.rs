@@ -176,6 +176,11 @@ impl Engine {
         mut entry: Entry,
         mut trying: Try,
     ) -> Result<Entry, JournalError> {
+        if trying == Try::Again && self.came_too_late(&entry).await {
+            let reason = "interrupted before anything was changed, and the time to begin is over";
+            let failure = Failure::new(FailureKind::Interrupted, reason);
+            return self.end(entry, News::Reverted { failure });
+        }
         while let Some(next) = entry.steps.iter().position(|step| !step.done) {
             let step = entry.steps[next].step.clone();
             tracing::info!(attempt = %entry.attempt, module = step.module, step = step.name, ?trying, "taking a step");
@@ -207,6 +212,23 @@ impl Engine {
                 },
             ),
         }
+    }
+
+    /// Whether leave was given, nothing was done with it, and it has ended: the change would begin outside its window.
+    async fn came_too_late(&self, entry: &Entry) -> bool {
+        let is_over = entry
+            .before
+            .is_some_and(|before| before <= self.clock.now());
+        if !is_over || entry.steps.iter().any(|step| step.done) {
+            return false;
+        }
+        let steps = all_steps(entry);
+        for module in &self.modules {
+            if !matches!(module.is_untouched(&steps).await, Ok(true)) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Gives up an attempt that has changed nothing yet.

@@ -13,6 +13,9 @@ use crate::place::Place;
 
 /// An audit longer than this is cut.
 const MOST_AUDIT: usize = 16 << 10;
+/// Any other text longer than this is cut, and so is a list.
+const MOST_TEXT: usize = 1 << 10;
+const MOST_PACKAGES: usize = 100_000;
 
 /// Files that change when packages, lists of packages or the wish for a reboot do.
 const TELLTALES: [&str; 10] = [
@@ -53,6 +56,34 @@ pub struct Facts {
     pub reboot_required_by: Vec<String>,
     /// What is wrong with dpkg's database.
     pub audit: String,
+}
+
+impl Facts {
+    /// The same, with no text that the server would refuse: one file of one package must not keep the node from being
+    /// heard.
+    fn within_bounds(mut self) -> Self {
+        let release = &mut self.os_release;
+        let texts = [
+            &mut release.id,
+            &mut release.version_id,
+            &mut release.pretty_name,
+            &mut release.version_codename,
+            &mut self.kernel_release,
+            &mut self.boot_id,
+        ];
+        for text in texts.into_iter().chain(&mut self.reboot_required_by) {
+            *text = cut(text, MOST_TEXT);
+        }
+        self.reboot_required_by.truncate(MOST_PACKAGES);
+        self.available.truncate(MOST_PACKAGES);
+        self
+    }
+}
+
+/// A text without the zero byte, and not longer than it may be.
+fn cut(text: &str, most: usize) -> String {
+    let text = text.replace('\0', "\u{fffd}");
+    text[..text.floor_char_boundary(most)].to_owned()
 }
 
 /// A package for which apt knows a newer version.
@@ -118,7 +149,7 @@ impl FactsReader {
                 (false, Vec::new())
             });
         let audit = self.tools.audit().await?;
-        Ok(Facts {
+        let facts = Facts {
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             os_release: OsRelease::of(&self.place),
             available: self.available(&known, &architecture).await,
@@ -129,8 +160,9 @@ impl FactsReader {
             modules: self.modules.clone(),
             reboot_required,
             reboot_required_by,
-            audit: audit[..audit.floor_char_boundary(MOST_AUDIT)].to_owned(),
-        })
+            audit: cut(&audit, MOST_AUDIT),
+        };
+        Ok(facts.within_bounds())
     }
 
     /// What an update of everything would bring. If apt cannot tell, what it could tell last.
@@ -182,4 +214,20 @@ fn digest(known: &[KnownPackage]) -> String {
         hasher.update(line);
     }
     hex(&hasher.finalize())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_file_of_the_node_makes_facts_that_the_server_refuses() {
+        let facts = Facts {
+            reboot_required_by: vec!["x\0".repeat(5_000)],
+            ..Facts::default()
+        };
+        let facts = facts.within_bounds();
+        let text = &facts.reboot_required_by[0];
+        assert!(text.len() <= MOST_TEXT && !text.contains('\0'));
+    }
 }

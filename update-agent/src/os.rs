@@ -92,19 +92,16 @@ pub fn host_name(place: &Place) -> String {
 }
 
 /// Whether the system waits for a reboot, and for which packages. The mark may be older than any attempt: it tells what
-/// is, not who did it.
+/// is, not who did it. What cannot be read of the packages leaves the mark as it is.
 pub fn reboot_required(place: &Place) -> io::Result<(bool, Vec<String>)> {
     let required = place.inside("/run/reboot-required").try_exists()?;
-    let mut by: Vec<String> = match fs::read_to_string(place.inside("/run/reboot-required.pkgs")) {
-        Ok(text) => text
-            .lines()
-            .map(str::trim)
-            .filter(|line| !line.is_empty())
-            .map(str::to_owned)
-            .collect(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => return Err(error),
-    };
+    let by = fs::read(place.inside("/run/reboot-required.pkgs")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&by);
+    let lines = text.lines().map(str::trim);
+    let mut by: Vec<String> = lines
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect();
     by.sort_unstable();
     by.dedup();
     Ok((required, by))
@@ -143,5 +140,8 @@ mod tests {
             reboot_required(&place).unwrap(),
             (true, vec!["a".to_owned(), "b".to_owned()])
         );
+
+        fs::write(root.path().join("run/reboot-required.pkgs"), b"\xff\n").unwrap();
+        assert!(reboot_required(&place).unwrap().0, "the mark is the mark");
     }
 }

@@ -22,8 +22,8 @@ impl Place {
         Self { root, state }
     }
 
-    /// Makes the folders that must be there. The state is for its owner only; it can be walked through, because apt's
-    /// unprivileged user fetches into a folder below it.
+    /// Makes the folders that must be there. The state is for its owner only; it can be walked through, because packages
+    /// are fetched into a folder below it.
     pub fn prepare(&self) -> Result<(), FileError> {
         durable::make_folder(&self.state, 0o711)?;
         durable::make_folder(&self.root.join(OWN), 0o711)

@@ -1,6 +1,8 @@
 //! What the agent last did, kept for `evenkeel-agent status`. Nothing depends on it: it may be old or gone.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
@@ -93,7 +95,13 @@ impl StatusFile {
     fn write(&self) -> Result<(), FileError> {
         let content = serde_json::to_vec_pretty(&self.now).unwrap_or_default();
         let beside = self.path.with_extension("json.new");
-        fs::write(&beside, content)
+        OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&beside)
+            .and_then(|mut file| file.write_all(&content))
             .and_then(|()| fs::rename(&beside, &self.path))
             .map_err(FileError::while_doing("write", &self.path))
     }

@@ -136,6 +136,9 @@ impl Agent {
             Leave::Granted { before } => before,
             Leave::Refused { reason } => {
                 tracing::info!(reason, "the server does not let the update begin");
+                // It may know less than it once acknowledged, as after a restore: what it has, it takes once only.
+                self.engine.acknowledge(&mut entry, 0)?;
+                self.flush(&mut entry).await?;
                 return Ok(Did::Nothing);
             }
         };

@@ -1,6 +1,7 @@
 //! `evenkeel-agent enroll`.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::runner::HostRunner;
 pub fn enroll(arguments: &Enroll) -> anyhow::Result<ExitCode> {
     let (config, place) = settle(&arguments.place)?;
     telemetry::init(&config.log)?;
-    let token = JoinToken::parse(&arguments.token)?;
+    let token = JoinToken::parse(&token_text(arguments)?)?;
     place.prepare()?;
     let _lock = AgentLock::take(&place.lock())?;
     let enrolled = runtime()?.block_on(apply(arguments, &token, &config, &place))?;
@@ -35,6 +36,21 @@ pub fn enroll(arguments: &Enroll) -> anyhow::Result<ExitCode> {
         enrolled.project
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn token_text(arguments: &Enroll) -> anyhow::Result<String> {
+    if let Some(token) = &arguments.token {
+        return Ok(token.clone());
+    }
+    let path = arguments.token_file.as_deref().unwrap_or(Path::new("-"));
+    let text = if path == Path::new("-") {
+        io::read_to_string(io::stdin())
+    } else {
+        std::fs::read_to_string(path)
+    };
+    let text =
+        text.with_context(|| format!("cannot read the join token from {}", path.display()))?;
+    Ok(text.trim().to_owned())
 }
 
 async fn apply(

@@ -120,6 +120,12 @@ pub trait Module: Send + Sync + 'static {
     fn verify(&self, steps: &[Self::Step])
     -> impl Future<Output = Result<Verdict, Failure>> + Send;
 
+    /// Whether the node certainly is as it was before the steps.
+    fn is_untouched(
+        &self,
+        steps: &[Self::Step],
+    ) -> impl Future<Output = Result<bool, Failure>> + Send;
+
     /// Goes back to what was before the steps, if the module knows how.
     fn undo(&self, steps: &[Self::Step]) -> impl Future<Output = Result<Undone, Failure>> + Send;
 
@@ -159,6 +165,8 @@ pub trait AnyModule: Send + Sync {
     async fn apply(&self, step: &AnyStep, trying: Try) -> Result<(), Failure>;
     /// [`Module::verify`].
     async fn verify(&self, steps: &[AnyStep]) -> Result<Verdict, Failure>;
+    /// [`Module::is_untouched`].
+    async fn is_untouched(&self, steps: &[AnyStep]) -> Result<bool, Failure>;
     /// [`Module::undo`].
     async fn undo(&self, steps: &[AnyStep]) -> Result<Undone, Failure>;
     /// [`Module::clean`].
@@ -222,6 +230,10 @@ impl<M: Module> AnyModule for Plugged<M> {
 
     async fn verify(&self, steps: &[AnyStep]) -> Result<Verdict, Failure> {
         self.module.verify(&unpack_own::<M>(steps)?).await
+    }
+
+    async fn is_untouched(&self, steps: &[AnyStep]) -> Result<bool, Failure> {
+        self.module.is_untouched(&unpack_own::<M>(steps)?).await
     }
 
     async fn undo(&self, steps: &[AnyStep]) -> Result<Undone, Failure> {

@@ -1,5 +1,7 @@
 //! The agent dies anywhere, and the next one goes on.
 
+use chrono::TimeDelta;
+use evenkeel_kit::Clock;
 use evenkeel_update_agent::agent::AgentError;
 use evenkeel_update_agent::journal::FileJournal;
 use evenkeel_update_agent::model::News;
@@ -166,4 +168,34 @@ async fn a_journal_that_makes_no_sense_does_not_hold_the_agent_up() {
     assert_eq!(node.server().story(), STORY);
     assert_eq!(node.left_over(), ["journal.json.corrupt-0"]);
     assert_eq!(FileJournal::look(&node.place().journal()).unwrap(), None);
+}
+
+/// Leave was given, the power went, and it came back after the window: what was not begun does not begin.
+#[tokio::test]
+async fn a_node_that_comes_back_after_its_window_does_not_begin_to_change() {
+    let mut late = 0;
+    for at in 0..12 {
+        let node = Node::in_window();
+        node.server().before = Some(node.clock.now() + TimeDelta::hours(1));
+        let path = node.place().journal();
+        let journal = BreakingJournal::new(&path, &node.system, at, Side::After);
+        if node.agent_with(Box::new(journal)).run_once().await.is_ok() {
+            break;
+        }
+        let log = node.system.take_log();
+        let saw = |what: &str| log.iter().any(|line| line == what);
+        if !saw("journal began") || saw("install") {
+            continue;
+        }
+        late += 1;
+        node.clock.advance(TimeDelta::hours(2));
+        node.agent().run_once().await.unwrap_err();
+        assert_eq!(
+            node.server().story(),
+            "downloading, downloaded, began, reverted"
+        );
+        assert_eq!(node.system.listing(), "app 1 installed\nlib 1 installed");
+        assert_eq!(node.left_over(), [""; 0]);
+    }
+    assert!(late > 0, "no death hit the moment");
 }

@@ -33,6 +33,20 @@ pub enum DpkgLockError {
 }
 
 impl DpkgLock {
+    /// Whether a front end or dpkg itself is at work just now.
+    pub fn is_held(place: &Place) -> Result<bool, FileError> {
+        for path in ["/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock"] {
+            let path = place.inside(path);
+            let file = open(&path)?;
+            match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::AGAIN | Errno::ACCESS) => return Ok(true),
+                Err(error) => return Err(FileError::while_doing("lock", &path)(error.into())),
+            }
+        }
+        Ok(false)
+    }
+
     /// Waits until neither a front end nor dpkg itself is at work, then keeps other front ends away.
     pub async fn take(place: &Place, wait: Duration) -> Result<Self, DpkgLockError> {
         let until = Instant::now() + wait;
@@ -46,13 +60,7 @@ impl DpkgLock {
 }
 
 async fn lock(path: &Path, wait: Duration, until: Instant) -> Result<File, DpkgLockError> {
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o640)
-        .open(path)
-        .map_err(FileError::while_doing("open", path))?;
+    let file = open(path)?;
     loop {
         match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(file),
@@ -66,6 +74,16 @@ async fn lock(path: &Path, wait: Duration, until: Instant) -> Result<File, DpkgL
         }
         tokio::time::sleep(PACE).await;
     }
+}
+
+fn open(path: &Path) -> Result<File, FileError> {
+    OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o640)
+        .open(path)
+        .map_err(FileError::while_doing("open", path))
 }
 
 #[cfg(test)]
@@ -104,6 +122,7 @@ select(undef, undef, undef, 0.01) until -e "$ARGV[1]/go";
                 .await
                 .unwrap_err();
             assert!(matches!(error, DpkgLockError::Held(_)), "{error}");
+            assert!(DpkgLock::is_held(&place).unwrap());
             std::fs::write(root.path().join("go"), "").unwrap();
             DpkgLock::take(&place, Duration::from_secs(20))
                 .await

@@ -107,6 +107,11 @@ impl Archives {
         durable::make_folder(&self.folder.join("partial"), 0o755)
     }
 
+    /// Whether anything was fetched into it.
+    pub fn is_used(&self) -> bool {
+        self.folder.exists()
+    }
+
     /// Removes everything.
     pub fn clean(&self) -> Result<(), FileError> {
         match fs::remove_dir_all(&self.folder) {

@@ -323,12 +323,33 @@ impl Module for Packages {
         self.look(steps).await
     }
 
+    async fn is_untouched(&self, steps: &[Step]) -> Result<bool, Failure> {
+        if DpkgLock::is_held(&self.place).map_err(storage)? || !self.tools.audit().await?.is_empty()
+        {
+            return Ok(false);
+        }
+        let installed = self.installed().await?;
+        let as_before = |item: &Item| {
+            let known = installed
+                .get(&item.package)
+                .filter(|known| known.is_present());
+            let state = known.is_none_or(|known| known.state == "installed");
+            state && known.map(|known| &known.version) == item.change.before.as_ref()
+        };
+        Ok(steps.iter().flat_map(Step::items).all(as_before))
+    }
+
     async fn undo(&self, _steps: &[Step]) -> Result<Undone, Failure> {
         // Older versions are rarely in the sources any more, and maintainer scripts do not know the way back.
         Ok(Undone::Impossible)
     }
 
     fn clean(&self) -> Result<(), Failure> {
+        // A dpkg that outlived its attempt may still need the files: they go the next time.
+        if self.archives.is_used() && DpkgLock::is_held(&self.place).map_err(storage)? {
+            let reason = "the kept files stay, because dpkg is still at work";
+            return Err(Failure::new(FailureKind::Apply, reason));
+        }
         self.archives.clean().map_err(storage)?;
         sources::clean(&self.place).map_err(storage)
     }

@@ -25,15 +25,16 @@ pub fn options() -> [String; 4] {
 pub fn write(place: &Place, stanzas: &[String]) -> Result<(), FileError> {
     clean(place)?;
     let folder = place.inside(FOLDER);
-    durable::make_folder(&folder, 0o755)?;
+    // Sources may hold passwords. apt reads them as root.
+    durable::make_folder(&folder, 0o700)?;
     for file in of_system(place)? {
         let name = file.file_name().unwrap_or(OsStr::new("sources.list"));
         let content = fs::read(&file).map_err(FileError::while_doing("read", &file))?;
-        durable::replace(&folder.join(name), &content, 0o644)?;
+        durable::replace(&folder.join(name), &content, 0o600)?;
     }
     let stanzas: Vec<_> = stanzas.iter().map(|text| text.trim_end()).collect();
     let own = folder.join("evenkeel-wish.sources");
-    durable::replace(&own, (stanzas.join("\n\n") + "\n").as_bytes(), 0o644)
+    durable::replace(&own, (stanzas.join("\n\n") + "\n").as_bytes(), 0o600)
 }
 
 /// Removes the folder.
@@ -77,6 +78,8 @@ fn is_source(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -113,6 +116,11 @@ mod tests {
             fs::read_to_string(folder.join("evenkeel-wish.sources")).unwrap(),
             "Types: deb\nURIs: a\n\nTypes: deb\nURIs: b\n"
         );
+        for entry in fs::read_dir(&folder).unwrap() {
+            let mode = entry.unwrap().metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o077, 0, "for its owner only");
+        }
+
         clean(&place).unwrap();
         assert!(!folder.exists());
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use evenkeel_kit::Secret;
 use evenkeel_update_agent::facts::Facts;
 use evenkeel_update_agent::journal::Entry;
@@ -38,6 +39,8 @@ pub struct World {
     pub renewed: Vec<String>,
     pub polls: u32,
     pub begins: u32,
+    /// When the leave that it gives ends.
+    pub before: Option<DateTime<Utc>>,
 }
 
 impl World {
@@ -118,7 +121,9 @@ impl Link for FakeLink {
         world.begins += 1;
         assert!(entry.unsent().is_empty(), "all earlier news is told first");
         Ok(if world.open && !world.refuse {
-            Leave::Granted { before: None }
+            Leave::Granted {
+                before: world.before,
+            }
         } else {
             Leave::Refused {
                 reason: "the window is closed".into(),
