@@ -193,7 +193,8 @@ pub struct HostRegister {
         pattern = "^$|^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
     )]
     pub uuid: String,
-    /// Whether it may speak for itself as soon as it comes.
+    /// Whether it is to be onboarded as soon as it comes. Kept as its desired state and not more: a machine that enrols
+    /// with a join token is onboarded in either case.
     pub auto_onboard: bool,
     /// Taken and not used: Evenkeel does no out-of-band management.
     pub enable_vpro: bool,

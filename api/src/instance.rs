@@ -193,7 +193,8 @@ impl Input for InstanceInput {
     const READ_ONLY: &[&str] = READ_ONLY;
 }
 
-/// What of an instance can be changed. What is not given stays as it is.
+/// What of an instance can be changed. What is not given stays as it is. Its `kind`, `hostID` and `osID` cannot be
+/// changed yet: they are accepted with the value that they have, and refused with another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct InstancePatch {
@@ -208,7 +209,8 @@ pub struct InstancePatch {
 }
 
 impl Input for InstancePatch {
-    /// What cannot be changed once an instance is there is ignored as what never can.
+    /// What cannot be changed once an instance is there is no part of a change, as what never can. The service compares
+    /// `kind`, `hostID` and `osID` with what is there.
     const READ_ONLY: &[&str] = &[
         "resourceId",
         "instanceID",

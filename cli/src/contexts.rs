@@ -81,6 +81,14 @@ impl Contexts {
         self.contexts.iter().find(|context| context.name == name)
     }
 
+    /// The first context of this server.
+    #[must_use]
+    pub fn of_server(&self, server: &str) -> Option<&Context> {
+        self.contexts
+            .iter()
+            .find(|context| context.server == server)
+    }
+
     /// The context to use: the one that was asked for, else the current one.
     pub fn chosen(&self, wanted: Option<&str>) -> Result<Option<&Context>, Failure> {
         let Some(name) = wanted.or(self.current.as_deref()) else {
@@ -120,6 +128,16 @@ impl Contexts {
             None => self.contexts.push(context),
         }
     }
+}
+
+/// A path that means the same file wherever the command is run later.
+pub fn absolute(path: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+    let Some(path) = path else { return Ok(None) };
+    let whole = std::path::absolute(path).map_err(|source| Failure::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(Some(whole))
 }
 
 /// Writes beside and renames, so that a reader sees the old file or the new one.

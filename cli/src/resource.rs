@@ -57,6 +57,7 @@ pub async fn id_of<R: Resource>(client: &Client, text: &str) -> Result<String, F
     if is_id(R::PREFIX, text) {
         return Ok(text.to_owned());
     }
+    refuse_empty::<R>(text)?;
     let named = all::<R>(client)
         .await?
         .into_iter()
@@ -89,6 +90,17 @@ pub async fn delete<R: Resource>(client: &Client, text: &str) -> Result<String, 
         _ => error,
     })?;
     Ok(id)
+}
+
+/// An empty text means nothing: things without a name must not be found by it.
+pub fn refuse_empty<R: Resource>(text: &str) -> Result<(), Failure> {
+    if text.trim().is_empty() {
+        return Err(Failure::usage_with(
+            format!("an empty text means no {}", R::WORD),
+            format!("`evenkeel {} list` shows the ids and names", R::NOUN),
+        ));
+    }
+    Ok(())
 }
 
 /// The only id of these, or what is wrong with them.

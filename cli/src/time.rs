@@ -53,10 +53,17 @@ impl Moment {
     }
 }
 
+/// No span is longer: a hundred years, which can be added to every time there is.
+const LONGEST: Duration = Duration::from_hours(100 * 8_766);
+
 /// Reads a span such as `90s` or `2h 30m`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text)
-        .map_err(|_| format!("`{text}` is not a span such as `90s`, `2h` or `7days`"))
+    let span = humantime::parse_duration(text)
+        .map_err(|_| format!("`{text}` is not a span such as `90s`, `2h` or `7days`"))?;
+    if span > LONGEST {
+        return Err(format!("`{text}` is longer than 100 years"));
+    }
+    Ok(span)
 }
 
 /// An instant to the second.
@@ -105,6 +112,16 @@ mod tests {
         );
         assert!(at("tomorrow").is_err());
         assert!(at("+soon").is_err());
+    }
+
+    #[test]
+    fn a_span_is_a_hundred_years_at_most() {
+        assert!(duration("100years").is_ok());
+        assert_eq!(
+            duration("101years"),
+            Err("`101years` is longer than 100 years".to_owned())
+        );
+        assert!(duration("500000000000years").is_err());
     }
 
     #[test]

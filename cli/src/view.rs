@@ -188,15 +188,15 @@ impl<'a> Printer<'a> {
 
     /// Shows one thing.
     pub fn one<R: Resource>(&mut self, item: &R) -> Result<(), Failure> {
-        if self.quiet {
-            writeln!(self.out, "{}", item.id())?;
-            return Ok(());
-        }
-        self.page(item, &item.page())
+        self.page(item, item.id(), &item.page())
     }
 
-    /// Shows one thing as this page.
-    pub fn page(&mut self, item: &impl Serialize, page: &Page) -> Result<(), Failure> {
+    /// Shows one thing as this page, or its id alone.
+    pub fn page(&mut self, item: &impl Serialize, id: &str, page: &Page) -> Result<(), Failure> {
+        if self.quiet {
+            writeln!(self.out, "{id}")?;
+            return Ok(());
+        }
         if self.format != Format::Table {
             return self.data(item);
         }

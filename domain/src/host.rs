@@ -80,7 +80,7 @@ pub struct Registration {
     pub uuid: Option<Uuid>,
     /// By what it will be known.
     pub serial: Option<SerialNumber>,
-    /// Whether it may speak for itself as soon as it comes.
+    /// Whether it should be onboarded as soon as it comes; kept as its desired state.
     pub auto_onboard: bool,
 }
 

@@ -9,7 +9,7 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use evenkeel_auth::Caller;
 use evenkeel_domain::id::BadId;
-use evenkeel_domain::tenant::TenantId;
+use evenkeel_domain::tenant::{ProjectName, TenantId};
 use evenkeel_store::{Actor, FleetTx, StoreError, Tx, projects};
 use uuid::Uuid;
 
@@ -106,7 +106,10 @@ impl Inventory {
         let caller = self.caller(call)?;
         let fleet = self.store.fleet().await?;
         let found = match &call.place {
-            Place::Named(name) => projects::find_by_name(&fleet, name).await,
+            Place::Named(name) => match project_name_of_path(name) {
+                Ok(name) => projects::find_by_name(&fleet, name.as_str()).await,
+                Err(error) => Err(error),
+            },
             Place::Active(Some(id)) => projects::find(&fleet, TenantId::new(*id)).await,
             Place::Active(None) => {
                 let message = "the header ActiveProjectID must hold the UUID of a project";
@@ -133,6 +136,11 @@ fn actor(caller: &Caller, call: &Call) -> Actor {
         name: caller.subject.clone(),
         request_id: call.request_id.clone(),
     }
+}
+
+/// Reads the name of a project in a path. What no project can be called is not found.
+pub fn project_name_of_path(text: &str) -> Result<ProjectName, StoreError> {
+    ProjectName::parse("projectName", text).map_err(|_| StoreError::NotFound { what: "project" })
 }
 
 /// Reads the id of a path. An id of another kind is a bad request; one that no resource can have is not found.

@@ -1,6 +1,6 @@
 //! Extractors that reject with a problem document.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use evenkeel_api::Input;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::problem::Problem;
 
@@ -42,8 +42,8 @@ impl<S: Send + Sync, T: Input> FromRequest<S> for Json<T> {
 pub struct Patch<T> {
     /// The values.
     pub body: T,
-    /// The keys that the body names, also those that are null.
-    pub keys: BTreeSet<String>,
+    /// All that the body names, also what is null or cannot be changed.
+    pub given: Map<String, Value>,
 }
 
 impl<S: Send + Sync, T: Input> FromRequest<S> for Patch<T> {
@@ -51,13 +51,9 @@ impl<S: Send + Sync, T: Input> FromRequest<S> for Patch<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let object = object(request, state).await?;
-        let keys = object
-            .as_object()
-            .into_iter()
-            .flat_map(|keys| keys.keys().cloned())
-            .collect();
+        let given = object.as_object().cloned().unwrap_or_default();
         let body = read(object)?;
-        Ok(Self { body, keys })
+        Ok(Self { body, given })
     }
 }
 

@@ -1,5 +1,7 @@
 //! `compute/hosts`: the machines of the fleet.
 
+use std::collections::HashMap;
+
 use axum::extract::State;
 use evenkeel_api as api;
 use evenkeel_api::host::{HostList, HostRegister, HostResource};
@@ -101,12 +103,12 @@ async fn resources(tx: &Tx, hosts: Vec<Host>) -> Result<Vec<HostResource>, Probl
     let ids: Vec<_> = hosts.iter().map(|host| host.id).collect();
     let instances = instances::of_hosts(tx, &ids).await?;
     let related = Related::of(tx, &instances).await?;
-    let whole = |host: &Host| {
-        let on_it = instances.iter().find(|instance| instance.host == host.id);
-        HostResource {
-            instance: on_it.map(|instance| Box::new(instance_resource(instance, &related))),
-            ..resource(host)
-        }
+    let by_host: HashMap<_, _> = instances.iter().map(|on| (on.host, on)).collect();
+    let whole = |host: &Host| HostResource {
+        instance: by_host
+            .get(&host.id)
+            .map(|instance| Box::new(instance_resource(instance, &related))),
+        ..resource(host)
     };
     Ok(hosts.iter().map(whole).collect())
 }

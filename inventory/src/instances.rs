@@ -15,6 +15,7 @@ use evenkeel_domain::policy::UpdatePolicy;
 use evenkeel_domain::text::Name;
 use evenkeel_store::instances::InstanceChange;
 use evenkeel_store::{StoreError, Tx, hosts, instances, os_profiles, policies};
+use serde_json::json;
 use utoipa::IntoParams;
 
 use crate::App;
@@ -120,9 +121,14 @@ pub async fn patch_instance(
 ) -> Answer<InstanceResource> {
     let tx = app.write(&call).await?;
     let id: InstanceId = id_of_path(WHAT, &path.resource_id)?;
-    let change = change(&params, asked)?;
+    let asked = Asked {
+        mask: params.text("fieldMask"),
+        patch: asked,
+    };
+    let change = asked.change()?;
+    let instance = instances::find(&tx, id).await?;
+    asked.check_fixed(&instance)?;
     if let Some(Some(policy)) = change.policy {
-        let instance = instances::find(&tx, id).await?;
         check_fit(&tx, policy, instance.summary.os).await?;
     }
     let instance = instances::change(&tx, id, &change, app.clock.now()).await?;
@@ -165,24 +171,55 @@ fn new_instance(body: &InstanceInput) -> Result<NewInstance, Problem> {
     })
 }
 
-/// What a patch changes: the fields of the mask, else those that the body names.
-fn change(params: &Params, asked: Patch<InstancePatch>) -> Result<InstanceChange, Problem> {
-    let Patch { body, keys } = asked;
-    let mask = params.text("fieldMask");
-    let is_meant = |field: &str| match mask {
-        Some(mask) => mask.split(',').any(|name| name.trim() == field),
-        None => keys.contains(field),
-    };
-    let name = is_meant("name").then(|| body.name.unwrap_or_default());
-    let policy = is_meant("osUpdatePolicyID").then(|| body.os_update_policy_id.unwrap_or_default());
-    Ok(InstanceChange {
-        name: name.map(|name| Name::parse("name", &name)).transpose()?,
-        policy: match policy.as_deref() {
-            None => None,
-            Some("") => Some(None),
-            Some(id) => Some(Some(parse_id("osUpdatePolicyID", id)?)),
-        },
-    })
+/// What of an instance stays as it was made.
+const FIXED: &[&str] = &["kind", "hostID", "osID"];
+
+/// A change that is asked for: the fields of the mask, else those that the body names.
+struct Asked<'a> {
+    mask: Option<&'a str>,
+    patch: Patch<InstancePatch>,
+}
+
+impl Asked<'_> {
+    fn is_about(&self, field: &str) -> bool {
+        match self.mask {
+            Some(mask) => mask.split(',').any(|name| name.trim() == field),
+            None => self.patch.given.contains_key(field),
+        }
+    }
+
+    /// What of the instance changes.
+    fn change(&self) -> Result<InstanceChange, Problem> {
+        let body = &self.patch.body;
+        let given = |field, value: &Option<String>| {
+            let is_meant = self.is_about(field);
+            is_meant.then(|| value.clone().unwrap_or_default())
+        };
+        let name = given("name", &body.name);
+        let policy = given("osUpdatePolicyID", &body.os_update_policy_id);
+        Ok(InstanceChange {
+            name: name.map(|name| Name::parse("name", &name)).transpose()?,
+            policy: match policy.as_deref() {
+                None => None,
+                Some("") => Some(None),
+                Some(id) => Some(Some(parse_id("osUpdatePolicyID", id)?)),
+            },
+        })
+    }
+
+    /// What stays as it was made may be named with the value that it has, and with no other.
+    fn check_fixed(&self, instance: &Instance) -> Result<(), Problem> {
+        let stored = json!(shallow(instance));
+        let empty = json!(InstanceResource::default());
+        let differs = |field: &str| {
+            let given = self.patch.given.get(field).filter(|value| !value.is_null());
+            given.unwrap_or(&empty[field]) != &stored[field]
+        };
+        match FIXED.iter().find(|f| self.is_about(f) && differs(f)) {
+            None => Ok(()),
+            Some(field) => Err(Problem::invalid(field, "cannot be changed yet")),
+        }
+    }
 }
 
 /// A policy that is assigned to an instance itself must be meant for its operating system.

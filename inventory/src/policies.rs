@@ -1,5 +1,7 @@
 //! `os-update-policies`: what should run. Policies are made and deleted, never changed.
 
+use std::collections::HashMap;
+
 use axum::extract::State;
 use evenkeel_api::os::OperatingSystemResource;
 use evenkeel_api::policy::{
@@ -143,10 +145,10 @@ pub async fn resources(
 ) -> Result<Vec<OsUpdatePolicy>, StoreError> {
     let ids: Vec<_> = policies.iter().filter_map(target_os).collect();
     let oses = os_profiles::find_many(tx, &ids).await?;
+    let oses: HashMap<_, _> = oses.iter().map(|os| (os.id, os)).collect();
     let whole = |policy: &UpdatePolicy| {
-        let wanted = target_os(policy);
-        let os = oses.iter().find(|os| Some(os.id) == wanted);
-        resource(policy, os.map(os::resource))
+        let wanted = target_os(policy).and_then(|id| oses.get(&id));
+        resource(policy, wanted.map(|os| os::resource(os)))
     };
     Ok(policies.iter().map(whole).collect())
 }

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::App;
-use crate::call::Call;
+use crate::call::{Call, project_name_of_path};
 use crate::extract::{Json, Params, Path};
 use crate::problem::Problem;
 use crate::shape::Answer;
@@ -114,7 +114,8 @@ pub async fn delete_project(
     Path(path): Path<ByName>,
 ) -> Answer<Empty> {
     let tx = app.administrate(&call).await?;
-    let project = projects::find_by_name(&tx, &path.name).await?;
+    let name = project_name_of_path(&path.name)?;
+    let project = projects::find_by_name(&tx, name.as_str()).await?;
     projects::delete(&tx, project.id).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))

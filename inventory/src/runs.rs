@@ -130,6 +130,8 @@ pub async fn resources(tx: &Tx, runs: &[UpdateRun]) -> Result<Vec<OsUpdateRun>, 
     let instances = instances::find_many(tx, &ids).await?;
     let host_ids: Vec<_> = instances.iter().map(|instance| instance.host).collect();
     let hosts = hosts::find_many(tx, &host_ids).await?;
+    let hosts: HashMap<_, _> = hosts.iter().map(|host| (host.id, host)).collect();
+    let instances: HashMap<_, _> = instances.iter().map(|on| (on.id, on)).collect();
     let mut policy_ids: Vec<_> = runs
         .iter()
         .filter_map(|run| run.origin.policy_id())
@@ -143,10 +145,8 @@ pub async fn resources(tx: &Tx, runs: &[UpdateRun]) -> Result<Vec<OsUpdateRun>, 
         .map(|policy| (policy.resource_id.clone(), policy))
         .collect();
     let whole = |run: &UpdateRun| {
-        let on = instances
-            .iter()
-            .find(|instance| instance.id == run.instance);
-        let host = on.and_then(|on| hosts.iter().find(|host| host.id == on.host));
+        let on = instances.get(&run.instance).copied();
+        let host = on.and_then(|on| hosts.get(&on.host));
         let policy = run.origin.policy_id().as_ref().map(PolicyId::to_string);
         OsUpdateRun {
             applied_policy: policy

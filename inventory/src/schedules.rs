@@ -1,5 +1,7 @@
 //! `compute/schedules` and `schedules/single`: when nodes may be changed.
 
+use std::collections::HashMap;
+
 use axum::extract::State;
 use evenkeel_api as api;
 use evenkeel_api::schedule::{
@@ -186,9 +188,9 @@ async fn resources(
 ) -> Result<Vec<SingleScheduleResource>, StoreError> {
     let ids: Vec<_> = schedules.iter().filter_map(target_host).collect();
     let hosts = hosts::find_many(tx, &ids).await?;
+    let hosts: HashMap<_, _> = hosts.iter().map(|host| (host.id, host)).collect();
     let whole = |schedule: &SingleSchedule| {
-        let target = target_host(schedule);
-        let host = hosts.iter().find(|host| Some(host.id) == target);
+        let host = target_host(schedule).and_then(|id| hosts.get(&id));
         SingleScheduleResource {
             target_host: host.map(|host| Box::new(crate::hosts::resource(host))),
             ..resource(schedule)

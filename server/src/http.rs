@@ -1,4 +1,4 @@
-//! Serves HTTP on a listener until the process stops.
+//! Serves HTTP/1.1 on a listener until the process stops.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,6 @@ use hyper_util::service::TowerToHyperService;
 use tokio_util::sync::CancellationToken;
 
 use crate::listen::{Connection, Listener};
-
-/// How many requests one HTTP/2 connection may have open.
-const STREAMS: u32 = 100;
 
 /// Takes connections as a task of the process. A stop lets requests finish that have begun.
 pub(crate) fn serve(
@@ -35,17 +32,14 @@ pub(crate) fn serve(
     });
 }
 
+/// Only HTTP/1: to find out the version, the first bytes would be awaited before the time for the head begins to run,
+/// and a client that says nothing would be kept for ever.
 fn builder(head_within: Duration) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
+    let mut builder = Builder::new(TokioExecutor::new()).http1_only();
     builder
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(head_within);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(head_within)
-        .max_concurrent_streams(STREAMS);
     builder
 }
 

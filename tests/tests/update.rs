@@ -138,7 +138,7 @@ fn a_package_whose_script_fails_ends_the_run_in_error_with_the_words_of_dpkg() {
     member.has(&["demo-bad"]);
     member.want("demo-bad=1.1");
     member.open_window();
-    member.agent_once();
+    assert!(!member.agent_once().status.success());
     let run = member.only_run();
     assert_eq!(run["state"], "failed", "{run:#}");
     assert!(

@@ -4,7 +4,7 @@ use clap::Subcommand;
 
 use crate::args::Globals;
 use crate::client::parse_server;
-use crate::contexts::{Context, Contexts};
+use crate::contexts::{Context, Contexts, absolute};
 use crate::view::{Page, Printer};
 use crate::{Failure, World};
 
@@ -96,10 +96,7 @@ fn added(contexts: &Contexts, name: &str, globals: &Globals) -> Result<Context, 
             .project
             .clone()
             .or_else(|| old.and_then(|old| old.project.clone())),
-        ca: globals
-            .ca
-            .clone()
-            .or_else(|| same.and_then(|old| old.ca.clone())),
+        ca: absolute(globals.ca.as_deref())?.or_else(|| same.and_then(|old| old.ca.clone())),
         token: same.and_then(|old| old.token.clone()),
         server,
     })
@@ -167,7 +164,11 @@ fn show(
                 "none"
             },
         );
-    Printer::new(world, globals.output, globals.quiet).page(&without_token(context), &page)
+    Printer::new(world, globals.output, globals.quiet).page(
+        &without_token(context),
+        &context.name,
+        &page,
+    )
 }
 
 fn without_token(context: &Context) -> Context {

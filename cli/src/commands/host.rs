@@ -32,9 +32,6 @@ pub enum HostCommand {
         /// The vendor's serial number.
         #[arg(long)]
         serial: Option<String>,
-        /// Let it speak for itself only after somebody onboarded it.
-        #[arg(long)]
-        wait_for_onboarding: bool,
     },
     /// Delete a host.
     Delete {
@@ -53,17 +50,12 @@ impl HostCommand {
             Self::Get { host } => {
                 printer.one(&resource::find::<HostResource>(client, &host).await?)
             }
-            Self::Register {
-                name,
-                uuid,
-                serial,
-                wait_for_onboarding,
-            } => {
+            Self::Register { name, uuid, serial } => {
                 let body = HostRegister {
                     name,
                     uuid: uuid.unwrap_or_default(),
                     serial_number: serial.unwrap_or_default(),
-                    auto_onboard: !wait_for_onboarding,
+                    auto_onboard: true,
                     ..HostRegister::default()
                 };
                 let made: HostResource = client.post("compute/hosts/register", &body).await?;

@@ -126,6 +126,7 @@ pub async fn meant(client: &Client, text: &str) -> Result<String, Failure> {
     if is_id(HostResource::PREFIX, text) {
         return of_host(client, text).await.map(|(_, instance)| instance);
     }
+    resource::refuse_empty::<InstanceResource>(text)?;
     let instances = resource::all::<InstanceResource>(client).await?;
     let is_meant = |instance: &&InstanceResource| {
         let host = instance.host.as_ref().map_or("", |host| host.name.as_str());

@@ -140,8 +140,10 @@ fn state(token: &JoinTokenResource) -> Cell {
         Cell::toned("revoked", Tone::Bad)
     } else if token.usable {
         Cell::toned("usable", Tone::Good)
-    } else {
+    } else if token.one_time && token.used_count > 0 {
         Cell::toned("used up", Tone::Plain)
+    } else {
+        Cell::toned("expired", Tone::Plain)
     }
 }
 

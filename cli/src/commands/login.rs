@@ -7,10 +7,10 @@ use clap::Args;
 use evenkeel_api::project::ProjectResource;
 use evenkeel_kit::Secret;
 
-use super::{DEFAULT_SERVER, target};
+use super::{DEFAULT_PROJECT, DEFAULT_SERVER};
 use crate::args::Globals;
-use crate::client::{Client, parse_server};
-use crate::contexts::{Context, Contexts};
+use crate::client::{Client, Target, parse_server};
+use crate::contexts::{Context, Contexts, absolute};
 use crate::{Failure, World};
 
 /// A token is never longer than this.
@@ -35,10 +35,14 @@ impl Login {
         let token = Secret::new(self.token(world)?);
         context.token = Some(token.clone());
 
-        let mut target = target(globals, world)?;
-        target.server.clone_from(&context.server);
-        target.ca.clone_from(&context.ca);
-        target.token = Some(token);
+        let project = context.project.clone();
+        let target = Target {
+            server: context.server.clone(),
+            project: project.unwrap_or_else(|| DEFAULT_PROJECT.to_owned()),
+            token: Some(token),
+            ca: context.ca.clone(),
+            retry_for: globals.retry_for,
+        };
         check(&Client::new(target)?, world).await?;
 
         let text = format!(
@@ -71,7 +75,8 @@ impl Login {
     }
 }
 
-/// The context that the token is for: the one that was asked for, else the current one, else a new one.
+/// The context that the token is for: the one that was asked for, else the current one if it is of that server, else
+/// another one of that server, else a new one. A new one takes over what is known of its server.
 fn chosen(contexts: &Contexts, globals: &Globals) -> Result<Context, Failure> {
     let old = match (&globals.context, &globals.server) {
         (Some(name), Some(_)) => contexts.named(name),
@@ -80,33 +85,37 @@ fn chosen(contexts: &Contexts, globals: &Globals) -> Result<Context, Failure> {
     let server = globals
         .server
         .clone()
-        .or_else(|| old.map(|old| old.server.clone()));
-    let server = server.unwrap_or_else(|| DEFAULT_SERVER.to_owned());
+        .or_else(|| old.map(|old| old.server.clone()))
+        .unwrap_or_else(|| DEFAULT_SERVER.to_owned());
     parse_server(&server)?;
-    let old = old.filter(|old| globals.context.is_some() || old.server == server);
-    let fresh = || {
-        if contexts.named("default").is_none() {
-            "default".to_owned()
-        } else {
-            server.clone()
-        }
-    };
-    let name = old
-        .map(|old| old.name.clone())
-        .or_else(|| globals.context.clone());
+    let old = old
+        .filter(|old| globals.context.is_some() || old.server == server)
+        .or_else(|| contexts.of_server(&server));
+    let same = old.filter(|old| old.server == server);
+    let name = globals
+        .context
+        .clone()
+        .or_else(|| old.map(|old| old.name.clone()));
     Ok(Context {
-        name: name.unwrap_or_else(fresh),
+        name: name.unwrap_or_else(|| free_name(contexts, &server)),
         project: globals
             .project
             .clone()
             .or_else(|| old.and_then(|old| old.project.clone())),
-        ca: globals
-            .ca
-            .clone()
-            .or_else(|| old.and_then(|old| old.ca.clone())),
+        ca: absolute(globals.ca.as_deref())?.or_else(|| same.and_then(|old| old.ca.clone())),
         token: None,
         server,
     })
+}
+
+/// A name that no context has: `default`, else the server's address, else that with a number.
+fn free_name(contexts: &Contexts, server: &str) -> String {
+    let numbered = (2_usize..).map(|number| format!("{server}#{number}"));
+    ["default".to_owned(), server.to_owned()]
+        .into_iter()
+        .chain(numbered)
+        .find(|name| contexts.named(name).is_none())
+        .expect("there are more numbers than contexts")
 }
 
 /// Keeps no token that the server does not take. A server that does not answer says nothing about the token.

@@ -43,7 +43,7 @@ pub enum OsCommand {
 #[derive(Debug, Args)]
 pub struct CreateOs {
     /// A profile as YAML, as the ancestor's command line takes it.
-    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "os_type"])]
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "os_type", "architecture", "profile", "image_version", "image_url", "sha256", "description"])]
     file: Option<PathBuf>,
     /// What to call it.
     #[arg(required_unless_present = "file")]

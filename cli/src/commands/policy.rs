@@ -44,7 +44,7 @@ pub struct CreatePolicy {
     #[arg(required_unless_present = "file")]
     name: Option<String>,
     /// A policy as YAML, as the ancestor's command line takes it.
-    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "latest", "packages", "sources", "kernel_command", "target_os"])]
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "latest", "packages", "sources", "kernel_command", "target_os", "description"])]
     file: Option<PathBuf>,
     /// Whatever is newest: every package, or the newest image.
     #[arg(long, conflicts_with_all = ["packages", "sources", "kernel_command", "target_os"])]

@@ -93,5 +93,5 @@ fn show(project: &ProjectResource, printer: &mut Printer<'_>) -> Result<(), Fail
             "since",
             show_seconds(u32::try_from(condition.time_stamp).unwrap_or(u32::MAX)),
         );
-    printer.page(project, &page)
+    printer.page(project, &project.name, &page)
 }

@@ -28,10 +28,7 @@ impl UpdateCommand {
         let decision: Decision = client
             .get(&format!("compute/instances/{instance}/decision"))
             .await?;
-        if printer.is_quiet() {
-            return printer.text(&decision.act);
-        }
-        printer.page(&decision, &page(&host, &decision))
+        printer.page(&decision, &decision.act, &page(&host, &decision))
     }
 }
 
@@ -137,16 +134,17 @@ fn changes(decision: &Decision) -> Vec<Vec<Cell>> {
                 (Some(update), version) => {
                     Some(row_of_update(update, version.unwrap_or(&update.available)))
                 }
-                // The node has not said that it knows a newer one; a version that is named may be another all the same.
-                (None, Some(version)) => {
+                // The node offers nothing newer; a version that is named may be another all the same.
+                (None, Some(version)) if decision.reason.code != "up_to_date" => {
                     let unknown = AvailableUpdate {
                         name: name.to_owned(),
                         architecture: architecture.to_owned(),
+                        installed: "not known".to_owned(),
                         ..AvailableUpdate::default()
                     };
                     Some(row_of_update(&unknown, version))
                 }
-                (None, None) => None,
+                (None, _) => None,
             }
         })
         .collect()

@@ -135,11 +135,32 @@ fn lines_that_make_no_sense_are_refused_before_anything_is_asked() {
         "evenkeel schedule create s --start soon --host h",
         "evenkeel schedule create s --start now --end +1h --duration 1h --host h",
         "evenkeel os create immutable --type immutable",
+        "evenkeel os create -f os.yaml --architecture arm64",
+        "evenkeel os create -f os.yaml --profile p",
+        "evenkeel os create -f os.yaml --image-version 1",
+        "evenkeel os create -f os.yaml --image-url http://127.0.0.1/i",
+        "evenkeel os create -f os.yaml --sha256 0",
+        "evenkeel os create -f os.yaml --description d",
+        "evenkeel policy create -f policy.yaml --description d",
+        "evenkeel host register new --uuid u --wait-for-onboarding",
+        "evenkeel host list --retry-for 500000000000years",
+        "evenkeel run watch r --timeout 500000000000years",
+        "evenkeel run watch r --interval 500000000000years",
         "evenkeel run watch",
         "evenkeel run watch osupdaterun-00000001 --host h",
         "evenkeel host list --output xml",
     ] {
         assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+    }
+}
+
+#[test]
+fn a_file_needs_no_further_option() {
+    for line in [
+        "evenkeel os create -f os.yaml",
+        "evenkeel policy create -f policy.yaml",
+    ] {
+        assert!(Cli::try_parse_from(line.split(' ')).is_ok(), "{line}");
     }
 }
 

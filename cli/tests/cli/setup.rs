@@ -128,3 +128,74 @@ async fn shells_complete_the_nouns() {
     let (text, _) = desk.bare("evenkeel version", "").await.expect("a version");
     assert!(text.starts_with("evenkeel 0."), "{text}");
 }
+
+#[tokio::test]
+async fn a_login_keeps_what_is_known_of_the_server() {
+    let desk = Desk::new().await;
+    let server = "http://127.0.0.1:1";
+    let login = format!("evenkeel login --token good --server {server} --retry-for 0s");
+    let mut story = String::new();
+    for line in [
+        "evenkeel context add default --server http://127.0.0.1:2 --project east",
+        &format!("evenkeel context add lab --server {server} --project west"),
+        &login,
+        &format!("{login} --context new"),
+        "evenkeel context list",
+    ] {
+        let (text, _) = desk.bare(line, "").await.expect("it works");
+        story.push_str(&text);
+    }
+    insta::assert_snapshot!(story, @r"
+    context default added
+    context lab added
+    note: http://127.0.0.1:1 cannot be reached now, so the token was not tried
+    logged in to http://127.0.0.1:1 as context lab
+    note: http://127.0.0.1:1 cannot be reached now, so the token was not tried
+    logged in to http://127.0.0.1:1 as context new
+    CURRENT  NAME     SERVER              PROJECT  TOKEN
+    *        default  http://127.0.0.1:2  east     no
+             lab      http://127.0.0.1:1  west     yes
+             new      http://127.0.0.1:1  west     yes
+    ");
+}
+
+#[tokio::test]
+async fn a_login_takes_no_name_that_is_taken() {
+    let desk = Desk::new().await;
+    let server = "http://127.0.0.1:1";
+    for line in [
+        "evenkeel context add default --server http://127.0.0.1:2 --project east",
+        &format!("evenkeel context add {server} --server http://127.0.0.1:3 --project west"),
+        &format!("evenkeel login --token good --server {server} --retry-for 0s"),
+    ] {
+        desk.bare(line, "").await.expect("it works");
+    }
+    let (names, _) = desk
+        .bare("evenkeel context list -q", "")
+        .await
+        .expect("a list");
+    assert_eq!(names, format!("default\n{server}\n{server}#2\n"));
+}
+
+#[tokio::test]
+async fn a_context_keeps_the_whole_path_of_its_authority() {
+    let desk = Desk::new().await;
+    desk.bare(
+        "evenkeel context add lab --server https://127.0.0.1:1 --ca ca.pem",
+        "",
+    )
+    .await
+    .expect("added");
+    let (text, _) = desk
+        .bare("evenkeel context show -o json", "")
+        .await
+        .expect("the context");
+    let context: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let whole = std::path::absolute("ca.pem").expect("a path");
+    assert_eq!(context["ca"].as_str(), whole.to_str());
+    let (text, _) = desk
+        .bare("evenkeel context show -q", "")
+        .await
+        .expect("the context");
+    assert_eq!(text, "lab\n");
+}

@@ -225,3 +225,56 @@ async fn projects_are_made_and_deleted() {
         "project lab deleted\n"
     );
 }
+
+#[tokio::test]
+async fn an_empty_text_means_nothing_and_nobody_is_asked() {
+    let desk = Desk::new().await;
+    desk.double
+        .answer(
+            "GET compute/hosts",
+            json!({"hosts": [{"resourceId": "host-00000001"}], "totalElements": 1, "hasNext": false}),
+        )
+        .answer(
+            "GET compute/instances",
+            json!({"instances": [{"resourceId": "inst-00000001"}], "totalElements": 1, "hasNext": false}),
+        );
+    let told = desk.fail("evenkeel host delete \"\"").await;
+    assert!(told.starts_with("an empty text means no host\n"), "{told}");
+    let told = desk.fail("evenkeel instance delete \"\"").await;
+    assert!(
+        told.starts_with("an empty text means no instance\n"),
+        "{told}"
+    );
+    assert_eq!(desk.double.asked(), "");
+}
+
+#[tokio::test]
+async fn a_join_token_is_used_up_or_expired() {
+    let token = |one_time: bool, used: u32| {
+        json!({
+            "resourceId": "jointoken-00000001", "expiresAt": "2026-01-01T00:00:00Z", "oneTime": one_time,
+            "usedCount": used, "usable": false,
+        })
+    };
+    for (one_time, used, state) in [
+        (true, 1, "used up"),
+        (true, 0, "expired"),
+        (false, 3, "expired"),
+    ] {
+        let desk = Desk::new().await;
+        desk.double.answer(
+            "GET join-tokens",
+            json!({"joinTokens": [token(one_time, used)], "totalElements": 1, "hasNext": false}),
+        );
+        let text = desk.run("evenkeel join-token list").await;
+        assert!(text.contains(state), "{state}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_quiet_project_is_its_name() {
+    let desk = Desk::new().await;
+    desk.double
+        .answer("GET projects/west", json!({"name": "west"}));
+    assert_eq!(desk.run("evenkeel project get west -q").await, "west\n");
+}

@@ -181,3 +181,17 @@ async fn a_watch_ends_in_time() {
     hint: it goes on without being watched; give a longer --timeout to see its end
     ");
 }
+
+#[tokio::test]
+async fn a_node_that_is_up_to_date_would_change_nothing() {
+    let desk = Desk::new().await;
+    let mut done = decision();
+    done["reason"] = json!({"code": "up_to_date", "text": "it is as the policy wishes"});
+    done["policy"]["target"]["packages"] = json!(["jq=1.7", "vim"]);
+    desk.double
+        .answer("GET compute/hosts/host-00000001", host())
+        .answer("GET compute/instances/inst-00000001/decision", done);
+    let text = desk.run("evenkeel update plan host-00000001").await;
+    assert!(text.contains("nothing that the node knows of"), "{text}");
+    assert!(!text.contains("1.7"), "{text}");
+}

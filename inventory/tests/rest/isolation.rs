@@ -52,6 +52,32 @@ async fn a_foreigner_gets_nothing_through_any_path() {
 }
 
 #[tokio::test]
+async fn what_no_project_can_be_called_is_an_unknown_project() {
+    let house = House::new().await;
+    for name in ["%00", "ours%00", "%FF", "Ours", "nobodys"] {
+        for path in ["", "/compute/hosts", "/os-update-runs"] {
+            let what = format!("GET /v1/projects/{name}{path}");
+            for who in [Who::Foreigner, Who::Writer, Who::Administrator] {
+                let (status, answer) = house.ask(who, &what, None).await;
+                assert_eq!(status, StatusCode::FORBIDDEN, "{what}: {answer}");
+            }
+        }
+    }
+    let bodies = [("PUT", Some(json!({"description": "x"}))), ("DELETE", None)];
+    for (method, body) in bodies {
+        let what = format!("{method} /v1/projects/%00");
+        let (status, answer) = house.ask(Who::Foreigner, &what, body.clone()).await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{what}: {answer}");
+        let (status, answer) = house.ask(Who::Administrator, &what, body).await;
+        let wanted = match method {
+            "PUT" => StatusCode::BAD_REQUEST,
+            _ => StatusCode::NOT_FOUND,
+        };
+        assert_eq!(status, wanted, "{what}: {answer}");
+    }
+}
+
+#[tokio::test]
 async fn the_legacy_form_is_no_way_around() {
     let house = House::new().await;
     let things = house.furnish().await;

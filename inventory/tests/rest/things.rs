@@ -94,6 +94,42 @@ async fn a_policy_must_be_meant_for_the_operating_system_it_is_assigned_to() {
 }
 
 #[tokio::test]
+async fn what_cannot_be_changed_yet_is_refused_with_another_value_and_taken_with_its_own() {
+    let house = House::new().await;
+    let things = house.furnish().await;
+    let path = format!("compute/instances/{}", things.instance);
+    let before = house.ok(&format!("GET {path}"), None).await;
+    for (query, body, field) in [
+        ("", json!({"osID": "os-00000001", "name": "x"}), "osID"),
+        (
+            "",
+            json!({"hostID": "host-00000001", "name": "x"}),
+            "hostID",
+        ),
+        ("", json!({"hostID": null}), "hostID"),
+        ("", json!({"kind": 7}), "kind"),
+        ("?fieldMask=osID", json!({}), "osID"),
+    ] {
+        let what = format!("PATCH {path}{query}");
+        let (status, problem) = house.ours(&what, Some(body)).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
+        assert_eq!(problem["field"], field, "{what}: {problem}");
+        assert_eq!(
+            problem["message"],
+            format!("{field}: cannot be changed yet")
+        );
+    }
+    assert_eq!(house.ok(&format!("GET {path}"), None).await, before);
+
+    let mut body = before.clone();
+    body["name"] = json!("renamed");
+    // What is read holds no policy's id: it would take the policy away.
+    let what = format!("PATCH {path}?fieldMask=name,kind,hostID,osID");
+    let renamed = house.ok(&what, Some(body)).await;
+    assert_eq!(renamed["name"], "renamed");
+}
+
+#[tokio::test]
 async fn a_change_touches_only_what_its_mask_names() {
     let house = House::new().await;
     let things = house.furnish().await;
@@ -102,14 +138,17 @@ async fn a_change_touches_only_what_its_mask_names() {
     let renamed = house
         .ok(
             &path(""),
-            Some(json!({"name": "renamed", "host": null, "hostID": "x"})),
+            Some(json!({"name": "renamed", "host": null, "hostID": things.host})),
         )
         .await;
     assert_eq!(renamed["name"], "renamed");
     assert_eq!(renamed["updatePolicy"]["name"], "security");
 
     let masked = house
-        .ok(&path("?fieldMask=kind"), Some(json!({"name": "not meant"})))
+        .ok(
+            &path("?fieldMask=kind"),
+            Some(json!({"name": "not meant", "hostID": "x"})),
+        )
         .await;
     assert_eq!(masked["name"], "renamed");
 

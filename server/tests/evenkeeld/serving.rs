@@ -282,7 +282,13 @@ fn a_client_that_does_not_finish_its_request_is_cut_off() {
         "POST /v1/projects/default/compute/hosts/register HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\
          content-type: application/json\r\ncontent-length: 100\r\n\r\n{{\"name\":"
     );
-    for (half, answer) in [(half_a_head, ""), (half_a_body, "HTTP/1.1 503")] {
+    let cases = [
+        (String::new(), ""),
+        ("PRI * HTTP/2.0\r\n".to_owned(), ""),
+        (half_a_head, ""),
+        (half_a_body, "HTTP/1.1 503"),
+    ];
+    for (half, answer) in cases {
         let mut client = TcpStream::connect(server.address("rest")).unwrap();
         client
             .set_read_timeout(Some(Duration::from_secs(20)))
