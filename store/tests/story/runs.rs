@@ -1,0 +1,200 @@
+//! Runs, decisions and contacts.
+
+use chrono::TimeDelta;
+use evenkeel_domain::assignment::Scope;
+use evenkeel_domain::package::PackageChange;
+use evenkeel_domain::policy::{PolicySpec, Wish};
+use evenkeel_domain::run::{AttemptId, Origin, Patience, RunEvent};
+use evenkeel_domain::schedule::{ScheduleStatus, ScheduleTarget, SingleSpec};
+use evenkeel_domain::text::Name;
+use evenkeel_store::decisions::{self, Horizon};
+use evenkeel_store::runs::{self, Opening, Subject};
+use evenkeel_store::testing::fresh_store;
+use evenkeel_store::{assignments, contacts, nodes, policies, schedules};
+use futures_util::future::join_all;
+use uuid::Uuid;
+
+use crate::house::{NOON, attempt, node, numbered, project};
+
+#[tokio::test]
+async fn a_run_is_moved_and_its_history_kept() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (_, instance) = node(&store, tenant, 1).await;
+    let patience = Patience::default();
+    let tx = store.tenant(tenant).await.expect("a transaction");
+
+    let mut first = numbered(RunEvent::Downloading, 1);
+    first.evidence.plan = Some(vec![PackageChange {
+        name: "demo-hello".into(),
+        architecture: "all".into(),
+        before: Some("1.0".into()),
+        wanted: Some("1.1".into()),
+        found: None,
+    }]);
+    let run = runs::advance(&tx, attempt(&instance, 1), &first, &patience, NOON)
+        .await
+        .expect("opened");
+    for (event, number) in [
+        (RunEvent::Downloaded, 2),
+        (RunEvent::Began, 3),
+        (RunEvent::Finished, 4),
+    ] {
+        let later = NOON + TimeDelta::minutes(i64::from(number));
+        let subject = || Subject::Run(run.id);
+        let event = numbered(event, number);
+        runs::advance(&tx, subject(), &event, &patience, later)
+            .await
+            .expect("moved");
+        // The answer was lost, and the agent says it again.
+        runs::advance(&tx, subject(), &event, &patience, later)
+            .await
+            .expect("known already");
+    }
+    tx.commit().await.expect("committed");
+
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let run = runs::find(&tx, run.id).await.expect("it is there");
+    assert_eq!(run.state.name(), "succeeded");
+    assert_eq!(run.ended_at(), Some(NOON + TimeDelta::minutes(4)));
+    assert_eq!(run.packages[0].wanted.as_deref(), Some("1.1"));
+    let told: Vec<_> = runs::events(&tx, run.id).await.expect("a history");
+    let told: Vec<_> = told
+        .iter()
+        .map(|e| format!("{} {}->{}", e.position, e.event, e.state))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "1 downloading->downloading",
+            "2 downloaded->staged",
+            "3 began->applying",
+            "4 finished->succeeded"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_run_outlives_its_policy() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (_, instance) = node(&store, tenant, 1).await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let spec = PolicySpec::parse("all", "", Wish::Latest).expect("a policy");
+    let policy = policies::create(&tx, &spec, NOON).await.expect("created");
+    let opening = Subject::New(Box::new(Opening {
+        instance: instance.id,
+        name: "edge update".into(),
+        description: String::new(),
+        attempt: Some(AttemptId(Uuid::from_u128(1))),
+        origin: Origin {
+            target: None,
+            policy: Some(policy.clone()),
+        },
+    }));
+    let patience = Patience::default();
+    let begun = numbered(RunEvent::Began, 1);
+    let run = runs::advance(&tx, opening, &begun, &patience, NOON)
+        .await
+        .expect("opened");
+    policies::delete(&tx, policy.id)
+        .await
+        .expect("nobody uses it");
+    let ended = numbered(RunEvent::Finished, 2);
+    runs::advance(&tx, Subject::Run(run.id), &ended, &patience, NOON)
+        .await
+        .expect("ended");
+    let run = runs::find(&tx, run.id).await.expect("it is there");
+    assert_eq!(run.state.name(), "succeeded");
+    assert_eq!(run.origin.policy, Some(policy));
+}
+
+#[tokio::test]
+async fn an_instance_has_one_open_run() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (_, instance) = node(&store, tenant, 1).await;
+    let opened = join_all((0..8).map(|n| {
+        let (store, instance) = (store.clone(), instance.clone());
+        async move {
+            let tx = store.tenant(tenant).await?;
+            let event = numbered(RunEvent::Downloading, 1);
+            runs::advance(
+                &tx,
+                attempt(&instance, n),
+                &event,
+                &Patience::default(),
+                NOON,
+            )
+            .await?;
+            tx.commit().await
+        }
+    }))
+    .await;
+    assert_eq!(
+        opened.iter().filter(|result| result.is_ok()).count(),
+        1,
+        "{opened:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_decision_reads_the_whole_chain() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (host, instance) = node(&store, tenant, 1).await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let spec = PolicySpec::parse("all", "", Wish::Latest).expect("a policy");
+    let policy = policies::create(&tx, &spec, NOON).await.expect("created");
+    assignments::set(&tx, Scope::Project, policy.id)
+        .await
+        .expect("assigned");
+    let window = SingleSpec {
+        name: Name::default(),
+        status: ScheduleStatus::OsUpdate,
+        start: NOON + TimeDelta::hours(1),
+        end: Some(NOON + TimeDelta::hours(2)),
+        target: Some(ScheduleTarget::Host(host.id)),
+    };
+    schedules::create(&tx, &window, NOON)
+        .await
+        .expect("scheduled");
+    let mut node = nodes::lock(&tx, host.id).await.expect("locked");
+    node.provisioned = true;
+    nodes::save(&tx, &node).await.expect("saved");
+
+    let at = |now| {
+        let (tx, host, node) = (&tx, &host, &node);
+        async move {
+            let world = decisions::world(tx, host, node, &Horizon::default(), now).await;
+            world.expect("a world").decide(now)
+        }
+    };
+    let before = at(NOON).await;
+    assert_eq!(before.act.name(), "fetch");
+    assert_eq!(
+        before.because.to_string(),
+        "the next window opens at 2027-01-15T09:00:00Z"
+    );
+    assert_eq!(at(NOON + TimeDelta::minutes(90)).await.act.name(), "apply");
+    assert_eq!(instance.summary.update_status.text, "No Current Update");
+}
+
+#[tokio::test]
+async fn contacts_are_written_in_batches_and_only_forward() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (_, instance) = node(&store, tenant, 1).await;
+    let gone = evenkeel_domain::id::InstanceId::nth(4_000_000);
+    for minutes in [5, 3] {
+        let tx = store.fleet().await.expect("a transaction");
+        let at = NOON + TimeDelta::minutes(minutes);
+        contacts::heard(&tx, vec![(tenant, instance.id, at), (tenant, gone, at)])
+            .await
+            .expect("noted");
+        tx.commit().await.expect("committed");
+    }
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let last = contacts::last(&tx, instance.id).await.expect("a time");
+    assert_eq!(last, Some(NOON + TimeDelta::minutes(5)));
+}
