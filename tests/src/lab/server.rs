@@ -123,6 +123,10 @@ impl Drop for Server {
     /// Stops it in order, so that its Postgres stops as well.
     fn drop(&mut self) {
         let mut child = self.child();
+        // One that was killed and waited for may have left its number to another process.
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
         let pid = child.id().to_string();
         let _sent = command("kill").args(["-TERM", &pid]).status();
         let _ended = child.wait();
