@@ -1,23 +1,28 @@
 //! What a node should do now, and why: one pure function for the poll, for the begin and for the explanation
 //! (engine section 3).
 
+mod case;
 mod reason;
+mod target;
 #[cfg(test)]
 mod tests;
 
 pub use reason::Reason;
+pub use target::{Target, TargetKind, target};
+
+use case::Case;
 
 use chrono::TimeDelta;
-use serde::{Deserialize, Serialize};
 
 use crate::Time;
-use crate::assignment::Level;
-use crate::id::{PolicyId, RunId};
-use crate::os::OsKind;
-use crate::package::WantedPackage;
-use crate::policy::{UpdatePolicy, Wish};
+use crate::assignment::Assigned;
+use crate::id::RunId;
+use crate::order::{Order, OrderKind};
+use crate::os::{Image, OsKind};
+use crate::pause::{Pause, PauseScope};
 use crate::run::{CancelCause, OpenRun};
-use crate::window::Windows;
+use crate::schedule::RepeatedSchedule;
+use crate::window::{Opener, Window, Windows};
 
 /// What is known about a node.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +33,8 @@ pub struct NodeFacts {
     pub provisioned: bool,
     /// How its operating system is updated.
     pub os_kind: OsKind,
+    /// What it runs, as the catalogue has it.
+    pub running: Image,
     /// How it speaks, and what it can do.
     pub speaks: Protocol,
     /// How its last attempt ended.
@@ -77,72 +84,19 @@ named! {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
     /// The policies that are assigned along the chain, nearest first.
-    pub policies: Vec<(Level, UpdatePolicy)>,
-    /// The windows along the chain.
+    pub policies: Vec<Assigned>,
+    /// The windows along the chain, without what was ordered.
     pub windows: Windows,
+    /// The repeated schedules along the chain that open windows, by id. Their windows stand among `windows`.
+    pub repeated: Vec<RepeatedSchedule>,
     /// How long before its window a node may fetch.
     pub fetch_ahead: TimeDelta,
-}
-
-/// A wish as a node can obey it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Target {
-    /// The policy that it comes from. Policies never change, so the id stands for the wish.
-    pub policy: PolicyId,
-    /// What to bring to which state.
-    pub wish: TargetKind,
-}
-
-/// What to bring to which state.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TargetKind {
-    /// Packages.
-    Packages {
-        /// These; every installed one to its newest version if none is named.
-        exactly: Option<Vec<WantedPackage>>,
-        /// Further sources of packages, one DEB822 stanza each.
-        sources: Vec<String>,
-        /// The kernel's command line; empty if it is not wished for.
-        kernel_command: String,
-    },
-}
-
-impl Target {
-    /// Identifies the wish: equal for equal wishes.
-    #[must_use]
-    pub fn digest(&self) -> String {
-        self.policy.to_string()
-    }
-
-    /// The module of an agent that can do it.
-    #[must_use]
-    pub const fn module(&self) -> &'static str {
-        match self.wish {
-            TargetKind::Packages { .. } => "packages",
-        }
-    }
-
-    /// What a policy means for an instance that is updated by packages.
-    #[must_use]
-    pub fn of_packages(policy: &UpdatePolicy) -> Self {
-        let wish = match &policy.spec.wish {
-            Wish::Latest => TargetKind::Packages {
-                exactly: None,
-                sources: Vec::new(),
-                kernel_command: String::new(),
-            },
-            Wish::Target(target) => TargetKind::Packages {
-                exactly: Some(target.packages.clone()),
-                sources: target.sources.clone(),
-                kernel_command: target.kernel_command.clone(),
-            },
-        };
-        Self {
-            policy: policy.id,
-            wish,
-        }
-    }
+    /// The images of the profile that the instance runs; empty for one that is updated by packages.
+    pub images: Vec<Image>,
+    /// The pauses of the project, of its site, and of policies.
+    pub pauses: Vec<Pause>,
+    /// What a person ordered for it.
+    pub order: Option<Order>,
 }
 
 /// What a node should do, why, and when the answer may change by time alone.
@@ -154,6 +108,19 @@ pub struct Decision {
     pub because: Reason,
     /// When the answer may change by time alone; none if only news can change it.
     pub next: Option<Time>,
+    /// Leave that is given ahead, for a node that cannot ask when its window opens.
+    pub grant: Option<Grant>,
+}
+
+/// Leave to begin without asking, by the node's own clock (engine section 3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// What for.
+    pub target: Target,
+    /// When, as `[start, end)`.
+    pub windows: Vec<(Time, Time)>,
+    /// When it is worth nothing any more.
+    pub expires: Time,
 }
 
 /// What a node should do.
@@ -210,6 +177,7 @@ impl Decision {
             act: Act::Idle,
             because,
             next,
+            grant: None,
         }
     }
 }
@@ -223,9 +191,14 @@ pub fn decide(known: &NodeFacts, wanted: &Wanted, open: Option<&OpenRun>, now: T
     if !known.provisioned {
         return Decision::idle(Reason::NotProvisioned, None);
     }
-    let target = target(known, wanted);
-    match open {
-        Some(run) if run.state.is_untouched() => untouched(run, target.ok().as_ref(), wanted, now),
+    let case = Case {
+        known,
+        wanted,
+        windows: wanted.windows_now(now),
+        now,
+    };
+    let decision = match open {
+        Some(run) if run.state.is_untouched() => case.untouched(run),
         Some(run) => Decision {
             act: Act::Continue(run.id),
             because: Reason::RunOpen {
@@ -233,143 +206,97 @@ pub fn decide(known: &NodeFacts, wanted: &Wanted, open: Option<&OpenRun>, now: T
                 state: run.state.name(),
             },
             next: None,
+            grant: None,
         },
-        None => match target {
-            Ok(target) => fresh(known, target, wanted, now),
+        None => match target(known, wanted) {
+            Ok(target) => case.fresh(target),
             Err(reason) => Decision::idle(reason, None),
         },
-    }
+    };
+    case.with_grant(decision, open)
 }
 
 impl Wanted {
-    /// The policy that applies to an instance of this kind: nearest that fits wins.
+    /// The policy that applies to a node: nearest that fits wins.
     #[must_use]
-    pub fn nearest(&self, kind: OsKind) -> Option<&(Level, UpdatePolicy)> {
-        let fits = |(_, policy): &&(Level, UpdatePolicy)| policy.spec.wish.misfit(kind).is_none();
+    pub fn nearest(&self, known: &NodeFacts) -> Option<&Assigned> {
+        let fits = |assigned: &&Assigned| assigned.misfit(known).is_none();
         self.policies.iter().find(fits)
     }
-}
 
-/// The wish that applies.
-///
-/// # Errors
-/// Says why there is none.
-pub fn target(known: &NodeFacts, wanted: &Wanted) -> Result<Target, Reason> {
-    if let Some((_, policy)) = wanted.nearest(known.os_kind) {
-        return target_of(known, policy);
-    }
-    let Some((level, policy)) = wanted.policies.first() else {
-        return Err(Reason::NoPolicy);
-    };
-    Err(Reason::PolicyDoesNotFit {
-        policy: policy.id,
-        level: *level,
-        why: policy.spec.wish.misfit(known.os_kind).unwrap_or_default(),
-    })
-}
-
-fn target_of(known: &NodeFacts, policy: &UpdatePolicy) -> Result<Target, Reason> {
-    let target = match known.os_kind {
-        OsKind::Mutable => Target::of_packages(policy),
-        OsKind::Immutable => return Err(Reason::AgentLacks { module: "image" }),
-    };
-    let Protocol::Own { modules } = &known.speaks else {
-        return Ok(target);
-    };
-    let TargetKind::Packages { kernel_command, .. } = &target.wish;
-    if !kernel_command.is_empty() {
-        return Err(Reason::AgentLacks { module: "kernel" });
-    }
-    let module = target.module();
-    if modules.iter().any(|name| name == module) {
-        Ok(target)
-    } else {
-        Err(Reason::AgentLacks { module })
-    }
-}
-
-/// An attempt is open and has changed nothing yet.
-fn untouched(run: &OpenRun, target: Option<&Target>, wanted: &Wanted, now: Time) -> Decision {
-    let cancel = |cause, because| Decision {
-        act: Act::Cancel { run: run.id, cause },
-        because,
-        next: None,
-    };
-    let Some(target) = target.filter(|target| run.target.as_ref() == Some(target)) else {
-        return cancel(CancelCause::Withdrawn, Reason::Withdrawn { run: run.id });
-    };
-    if let Some(window) = wanted.windows.open(now) {
-        return Decision {
-            act: Act::Apply {
-                target: target.clone(),
-                before: window.end,
-            },
-            because: Reason::WindowOpen { until: window.end },
-            next: wanted.windows.next_change(now),
-        };
-    }
-    match wanted.windows.next(now) {
-        Some(window) => Decision {
-            act: Act::Continue(run.id),
-            because: Reason::WindowClosed {
-                opens: window.start,
-            },
-            next: Some(window.start),
-        },
-        None => cancel(CancelCause::WindowMissed, Reason::NoWindow),
-    }
-}
-
-/// No attempt is open.
-fn fresh(known: &NodeFacts, target: Target, wanted: &Wanted, now: Time) -> Decision {
-    let next = wanted.windows.next(now);
-    if let Some(window) = wanted.windows.open(now) {
-        if let Some(reason) = settled(known, &target, window.start) {
-            return Decision::idle(reason, wanted.windows.next_change(now));
+    /// What was skipped because it does not fit, nearest first, and why.
+    #[must_use]
+    pub fn skipped(&self, known: &NodeFacts) -> Vec<(&Assigned, &'static str)> {
+        let mut skipped = Vec::new();
+        for assigned in &self.policies {
+            match assigned.misfit(known) {
+                Some(why) => skipped.push((assigned, why)),
+                None => break,
+            }
         }
-        return Decision {
-            act: Act::Apply {
-                target,
-                before: window.end,
-            },
-            because: Reason::WindowOpen { until: window.end },
-            next: wanted.windows.next_change(now),
+        skipped
+    }
+
+    /// The windows that count for this very instance: with the one that was ordered, or without those that were
+    /// cancelled.
+    #[must_use]
+    pub fn windows_now(&self, now: Time) -> Windows {
+        let all = self.windows.as_slice().iter().copied();
+        match &self.order {
+            None => self.windows.clone(),
+            Some(order) if order.kind == OrderKind::Now => {
+                let ordered = Window {
+                    start: order.at,
+                    end: order.until,
+                    opener: Opener::Order,
+                };
+                Windows::from_now_on(all.chain([ordered]), now)
+            }
+            Some(order) => Windows::from_now_on(all.filter(|window| order.at < window.start), now),
+        }
+    }
+
+    /// What keeps a policy from starting anything, apart from time.
+    #[must_use]
+    pub fn held(&self, assigned: &Assigned) -> Option<Reason> {
+        let concerns = |pause: &&Pause| match pause.scope {
+            PauseScope::Project | PauseScope::Site(_) => true,
+            PauseScope::Policy(policy) => policy == assigned.policy.id,
         };
-    }
-    let Some(next) = next else {
-        return Decision::idle(Reason::NoWindow, None);
-    };
-    let because = Reason::WindowClosed { opens: next.start };
-    let fetch_from = next.start - wanted.fetch_ahead;
-    if now < fetch_from {
-        return Decision::idle(because, Some(fetch_from));
-    }
-    // One try ahead of the window is enough: a mirror that is down would otherwise be asked at every poll.
-    if let Some(reason) = settled(known, &target, fetch_from) {
-        return Decision::idle(reason, Some(next.start));
-    }
-    Decision {
-        act: Act::Fetch(target),
-        because,
-        next: Some(next.start),
+        if let Some(pause) = self.pauses.iter().find(concerns) {
+            return Some(Reason::Paused {
+                scope: pause.scope,
+                by: pause.by.clone(),
+                reason: pause.reason.clone(),
+            });
+        }
+        let (limits, brake) = (assigned.limits, assigned.brake);
+        if limits
+            .stop_after_failures
+            .is_some_and(|limit| limit <= brake.failures)
+        {
+            return Some(Reason::Stopped {
+                scope: assigned.scope,
+                failures: brake.failures,
+            });
+        }
+        let limit = limits.max_concurrent?;
+        (!brake.mine && limit <= brake.held).then_some(Reason::NoFreeSlot {
+            scope: assigned.scope,
+            limit,
+        })
     }
 }
 
-/// Whether this wish was seen through already since an instant.
-fn settled(known: &NodeFacts, target: &Target, since: Time) -> Option<Reason> {
-    let end = known.last_end.as_ref()?;
-    if end.at < since || end.target.as_deref() != Some(target.digest().as_str()) {
-        return None;
-    }
-    match end.verdict {
-        Verdict::Good => Some(Reason::UpToDate {
-            run: end.run,
-            at: end.at,
-        }),
-        Verdict::Bad => Some(Reason::FailedInWindow {
-            run: end.run,
-            at: end.at,
-        }),
-        Verdict::Open => None,
+impl Assigned {
+    /// Whether it cannot be meant for a node, and why not.
+    #[must_use]
+    pub fn misfit(&self, known: &NodeFacts) -> Option<&'static str> {
+        if let Some(why) = self.policy.spec.wish.misfit(known.os_kind) {
+            return Some(why);
+        }
+        let image = self.image.as_ref()?;
+        (image.profile_name != known.running.profile_name)
+            .then_some("its image is one of another profile than the instance runs")
     }
 }

@@ -3,12 +3,17 @@
 //! Such an agent does not tell what happened; it shows the state of a file at each tick, misses steps and repeats
 //! itself (southbound sections 3.3 and 3.9). It starts by itself when its window opens.
 
+mod available;
 mod delivery;
 mod detail;
+mod echo;
 mod evidence;
+mod repeated;
 #[cfg(test)]
 mod tests;
 
-pub use delivery::{Answer, Delivered, answer};
-pub use detail::Detail;
-pub use evidence::{Sample, SampleKind, Seen, evidence};
+pub use available::available;
+pub use delivery::{Answer, Asked, Delivered, Slot, answer};
+pub use detail::{Detail, MAX_DETAIL};
+pub use evidence::{Before, Doubt, Proof, Sample, SampleKind, Seen, evidence};
+pub use repeated::RepeatedOnWire;

@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use crate::Time;
-use crate::id::HostId;
+use crate::id::{HostId, SiteId};
 use crate::invalid::Invalid;
 use crate::status::Status;
 use crate::text::Name;
@@ -37,6 +37,8 @@ pub struct Host {
     pub serial: Option<SerialNumber>,
     /// What the machine calls itself; empty until it has spoken.
     pub hostname: String,
+    /// Where the machine is.
+    pub site: Option<SiteId>,
     /// Where it should stand.
     pub desired: HostState,
     /// Where it stands.

@@ -86,6 +86,18 @@ id! {
     SingleScheduleId, "singlesche"
 }
 id! {
+    /// A window that opens again and again.
+    RepeatedScheduleId, "repeatedsche"
+}
+id! {
+    /// A part of the world, which may lie in another one.
+    RegionId, "region"
+}
+id! {
+    /// A place where hosts stand.
+    SiteId, "site"
+}
+id! {
     /// Leave to join a project.
     JoinTokenId, "jointoken"
 }

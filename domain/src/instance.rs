@@ -1,6 +1,7 @@
 //! What runs on a host.
 
 use crate::Time;
+use crate::condition::Condition;
 use crate::id::{HostId, InstanceId, OsId, PolicyId};
 use crate::os::SecurityFeature;
 use crate::status::Status;
@@ -71,6 +72,10 @@ pub struct Summary {
     /// What could be updated: a JSON array of packages for a mutable system, the name of the newest operating system
     /// for an immutable one; empty if there is nothing.
     pub os_update_available: String,
+    /// What people should know about it.
+    pub conditions: Vec<Condition>,
+    /// The SHA-256 of its list of installed packages; none if it gave none.
+    pub packages: Option<[u8; 32]>,
 }
 
 /// An instance to be made.

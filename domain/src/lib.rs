@@ -43,6 +43,7 @@ macro_rules! named {
 }
 
 pub mod assignment;
+pub mod condition;
 pub mod decide;
 pub mod eim;
 pub mod host;
@@ -50,8 +51,11 @@ pub mod id;
 pub mod instance;
 pub mod invalid;
 pub mod join_token;
+pub mod order;
 pub mod os;
 pub mod package;
+pub mod pause;
+pub mod place;
 pub mod policy;
 pub mod run;
 pub mod schedule;

@@ -1,5 +1,9 @@
 //! The catalogue of operating systems.
 
+use std::cmp::Ordering;
+
+use serde::{Deserialize, Serialize};
+
 use crate::Time;
 use crate::id::OsId;
 use crate::invalid::Invalid;
@@ -165,6 +169,66 @@ impl OsSpec {
     }
 }
 
+/// An image that a node may be brought to: the part of an operating system that a node needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    /// The entry of the catalogue.
+    pub os: OsId,
+    /// For people.
+    pub name: String,
+    /// The line of releases that it is one of.
+    pub profile_name: String,
+    /// Its version.
+    pub image_id: String,
+    /// Where it lies, as the catalogue has it.
+    pub url: String,
+    /// Of the file as it lies there.
+    pub sha256: Sha256,
+}
+
+impl Image {
+    /// The image of an operating system.
+    #[must_use]
+    pub fn of(profile: &OsProfile) -> Self {
+        Self {
+            os: profile.id,
+            name: profile.spec.name.clone(),
+            profile_name: profile.spec.profile_name.clone(),
+            image_id: profile.spec.image_id.clone(),
+            url: profile.spec.image_url.clone(),
+            sha256: profile.spec.sha256.clone(),
+        }
+    }
+
+    /// The newest of some images; none if there are none. One whose version cannot be compared with another's is never
+    /// the newer one.
+    #[must_use]
+    pub fn newest<'a>(images: impl IntoIterator<Item = &'a Self>) -> Option<&'a Self> {
+        images.into_iter().reduce(|best, image| {
+            let order = compare_versions(&image.image_id, &best.image_id);
+            let readable = parts(&best.image_id).is_none() && parts(&image.image_id).is_some();
+            if readable || order == Some(Ordering::Greater) {
+                image
+            } else {
+                best
+            }
+        })
+    }
+}
+
+/// Compares versions of images: parts between dots and dashes, as numbers, a missing part is less (engine section 9).
+/// None if a part is no number: then neither is newer.
+#[must_use]
+pub fn compare_versions(one: &str, other: &str) -> Option<Ordering> {
+    Some(parts(one)?.cmp(&parts(other)?))
+}
+
+fn parts(version: &str) -> Option<Vec<u128>> {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let read = |part: &str| is_number(part).then(|| part.parse().ok()).flatten();
+    version.split(['.', '-']).map(read).collect()
+}
+
 const URL: &str = "-_.~:/?#[]@!$&'()*+,;=% ";
 
 /// What os-release(5) says of a node.
@@ -181,7 +245,8 @@ pub struct OsRelease {
 }
 
 /// A SHA-256 digest as 64 lower-case hexadecimal digits.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Sha256(std::borrow::Cow<'static, str>);
 
 impl Sha256 {
@@ -263,6 +328,56 @@ mod tests {
         assert_eq!(spec.name, "-linux -7-");
         let nameless = OsRelease::default();
         assert!(OsSpec::of_release(&nameless, "amd64").is_err());
+    }
+
+    #[test]
+    fn versions_of_images_are_compared_number_by_number() {
+        for (older, newer) in [
+            ("3.0.20250717.0732", "3.0.20250717.2200"),
+            ("3.0.20260602", "3.0.20260602.2200"),
+            ("3.0.20250504-0732", "3.0.20250504-2200"),
+            ("3.0.9", "3.0.10"),
+        ] {
+            assert_eq!(
+                compare_versions(newer, older),
+                Some(Ordering::Greater),
+                "{newer}"
+            );
+            assert_eq!(
+                compare_versions(older, newer),
+                Some(Ordering::Less),
+                "{older}"
+            );
+        }
+        for unreadable in ["", "3.x", "3..0", "v3.0", "3.0+1"] {
+            assert_eq!(compare_versions(unreadable, "3.0"), None, "{unreadable}");
+            assert_eq!(compare_versions("3.0", unreadable), None, "{unreadable}");
+        }
+    }
+
+    #[test]
+    fn the_newest_image_is_never_one_that_cannot_be_compared() {
+        let image = |version: &str| Image {
+            os: OsId::nth(1),
+            name: version.into(),
+            profile_name: "edge".into(),
+            image_id: version.into(),
+            url: String::new(),
+            sha256: Sha256::NONE,
+        };
+        let newest = |versions: &[&str]| {
+            let images: Vec<_> = versions.iter().map(|version| image(version)).collect();
+            Image::newest(&images).map(|image| image.image_id.clone())
+        };
+        assert_eq!(
+            newest(&["main", "3.0.1", "3.0.2"]).as_deref(),
+            Some("3.0.2")
+        );
+        assert_eq!(
+            newest(&["3.0.2", "main", "3.0.1"]).as_deref(),
+            Some("3.0.2")
+        );
+        assert_eq!(newest(&[]), None);
     }
 
     #[test]

@@ -29,9 +29,33 @@ pub struct PolicySpec {
     pub description: String,
     /// The wish itself.
     pub wish: Wish,
+    /// Whether a node may be brought to an older version than it has.
+    #[serde(default)]
+    pub allow_downgrade: bool,
+    /// How many days a node that cannot ask may go by what it was told, 0 for never.
+    #[serde(default = "PolicySpec::default_offline_days")]
+    pub offline_days: u32,
 }
 
 impl PolicySpec {
+    /// How many days a grant lasts unless the policy says otherwise (engine section 3).
+    #[must_use]
+    pub const fn default_offline_days() -> u32 {
+        7
+    }
+
+    /// The same with another time that a grant lasts.
+    ///
+    /// # Errors
+    /// It is longer than a year.
+    pub fn lasting(mut self, offline_days: u32) -> Result<Self, Invalid> {
+        if offline_days > 365 {
+            return Err(Invalid::new("offlineDays", "more than 365 days"));
+        }
+        self.offline_days = offline_days;
+        Ok(self)
+    }
+
     /// Reads a policy.
     ///
     /// # Errors
@@ -42,6 +66,8 @@ impl PolicySpec {
             name: Name::parse_given("name", name)?,
             description: description.to_owned(),
             wish,
+            allow_downgrade: false,
+            offline_days: Self::default_offline_days(),
         })
     }
 }

@@ -17,6 +17,7 @@ use uuid::Uuid;
 use crate::Time;
 use crate::decide::Target;
 use crate::id::{InstanceId, PolicyId, RunId};
+use crate::order::Order;
 use crate::package::PackageChange;
 use crate::policy::UpdatePolicy;
 
@@ -66,6 +67,7 @@ impl UpdateRun {
             attempt: self.attempt,
             target: self.origin.target.clone(),
             state: self.state.clone(),
+            started_at: self.started_at,
         })
     }
 }
@@ -77,6 +79,9 @@ pub struct Origin {
     pub target: Option<Target>,
     /// The policy as it was.
     pub policy: Option<UpdatePolicy>,
+    /// Who ordered it and why, if it was made outside the plan.
+    #[serde(default)]
+    pub order: Option<Order>,
 }
 
 impl Origin {
@@ -102,6 +107,8 @@ pub struct OpenRun {
     pub target: Option<Target>,
     /// Where it stands.
     pub state: RunState,
+    /// When it was opened.
+    pub started_at: Time,
 }
 
 /// Something that happened in an attempt, and who says so.

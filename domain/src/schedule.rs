@@ -1,168 +1,118 @@
 //! Schedules: what opens windows.
 
-use chrono::{DateTime, TimeDelta};
+mod cron;
+mod repeated;
+mod single;
+mod zone;
+
+pub use cron::Cron;
+pub use repeated::{RepeatedSchedule, RepeatedSpec};
+pub use single::{SingleSchedule, SingleSpec};
+pub use zone::Zone;
+
+use std::fmt;
+
+use chrono::TimeDelta;
 
 use crate::Time;
-use crate::id::{HostId, SingleScheduleId};
-use crate::invalid::Invalid;
-use crate::text::Name;
+use crate::id::{HostId, RegionId, SiteId};
 use crate::window::Window;
 
 named! {
-    /// What a schedule is for. Only schedules of kind `os_update` open windows for updates (M14).
+    /// What a schedule is for. Only schedules of kind `os_update` open windows for updates, unless the project says
+    /// that any does (M14).
     ScheduleStatus {
         /// Nothing was said.
         Unspecified = "unspecified",
         /// People work on the node.
         Maintenance = "maintenance",
+        /// The node is on its way to where it will stand.
+        Shipping = "shipping",
         /// The node may be updated.
         OsUpdate = "os_update",
+        /// The firmware may be updated.
+        FirmwareUpdate = "firmware_update",
+        /// The cluster that the node belongs to may be updated.
+        ClusterUpdate = "cluster_update",
     }
 }
 
-/// What a schedule is meant for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a schedule is meant for. One for a site or a region is meant for every host below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScheduleTarget {
     /// One host.
     Host(HostId),
+    /// The hosts of one site.
+    Site(SiteId),
+    /// The hosts of one region and of the regions in it.
+    Region(RegionId),
 }
 
-/// A schedule that opens once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SingleSchedule {
-    /// Its id.
-    pub id: SingleScheduleId,
-    /// What it says.
-    pub spec: SingleSpec,
-    /// When it was made.
-    pub created_at: Time,
-    /// When it was last changed.
-    pub updated_at: Time,
-}
-
-/// What a single schedule says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SingleSpec {
-    /// May be empty.
-    pub name: Name,
-    /// What it is for.
-    pub status: ScheduleStatus,
-    /// When it opens.
-    pub start: Time,
-    /// When it closes; none is open-ended.
-    pub end: Option<Time>,
-    /// What it is meant for; a schedule without a target is kept and opens nothing.
-    pub target: Option<ScheduleTarget>,
-}
-
-impl SingleSpec {
-    /// Reads the times of a schedule, in Unix seconds; an `end` of 0 is not an end but a mistake.
-    ///
-    /// # Errors
-    /// The start is not in the future, or the end is not after the start.
-    pub fn times(start: u32, end: Option<u32>, now: Time) -> Result<(Time, Option<Time>), Invalid> {
-        let start = instant(start);
-        if start <= now {
-            return Err(Invalid::new("startSeconds", "must be in the future"));
+impl fmt::Display for ScheduleTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host(id) => id.fmt(f),
+            Self::Site(id) => id.fmt(f),
+            Self::Region(id) => id.fmt(f),
         }
-        let end = end.map(instant);
-        if end.is_some_and(|end| end <= start) {
-            return Err(Invalid::new("endSeconds", "must be after startSeconds"));
-        }
-        Ok((start, end))
     }
 }
 
-fn instant(seconds: u32) -> Time {
-    DateTime::UNIX_EPOCH + TimeDelta::seconds(i64::from(seconds))
+/// Which schedules of a project open windows for updates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Opens {
+    /// Those whose status says so.
+    #[default]
+    OsUpdate,
+    /// All, whatever they are for, as the ancestor did (M14).
+    AnyStatus,
 }
 
-impl SingleSchedule {
-    /// The window that is open or comes next; none if it is over or opens no window for updates.
-    ///
-    /// An open-ended schedule opens a window of length `max` again and again, without a gap.
+impl Opens {
+    /// What the setting of a project says.
     #[must_use]
-    pub fn window(&self, now: Time, max: TimeDelta) -> Option<Window> {
-        let spec = &self.spec;
-        if spec.status != ScheduleStatus::OsUpdate || spec.target.is_none() {
-            return None;
-        }
-        let (start, end) = if let Some(end) = spec.end {
-            (spec.start, end)
+    pub const fn from_setting(any_schedule_status: bool) -> Self {
+        if any_schedule_status {
+            Self::AnyStatus
         } else {
-            let length = max.num_seconds().max(1);
-            let past = (now - spec.start).num_seconds().max(0) / length;
-            let start = spec.start + TimeDelta::seconds(past * length);
-            (start, start + TimeDelta::seconds(length))
-        };
-        (now < end).then_some(Window {
-            start,
-            end,
-            schedule: self.id,
-        })
+            Self::OsUpdate
+        }
+    }
+
+    /// Whether schedules of this status open windows for updates.
+    #[must_use]
+    pub fn admits(self, status: ScheduleStatus) -> bool {
+        self == Self::AnyStatus || status == ScheduleStatus::OsUpdate
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Which windows of a schedule are asked for: what is open, what comes next however far that is, and what else begins
+/// before `until`, but never more than `limit`. With a limit of 2 or more the next one is always among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    /// The instant they are asked for.
+    pub now: Time,
+    /// Windows after the next one are left out unless they begin before this.
+    pub until: Time,
+    /// The most windows of one schedule.
+    pub limit: usize,
+    /// How long a window of an open-ended schedule is.
+    pub max_window: TimeDelta,
+    /// Which schedules open windows.
+    pub opens: Opens,
+}
 
-    const DAY: TimeDelta = TimeDelta::hours(24);
-
-    fn at(hours: i64) -> Time {
-        DateTime::UNIX_EPOCH + TimeDelta::hours(1_000_000 + hours)
-    }
-
-    fn schedule(status: ScheduleStatus, end: Option<Time>) -> SingleSchedule {
-        SingleSchedule {
-            id: SingleScheduleId::nth(1),
-            spec: SingleSpec {
-                name: Name::default(),
-                status,
-                start: at(0),
-                end,
-                target: Some(ScheduleTarget::Host(HostId::nth(1))),
-            },
-            created_at: at(-1),
-            updated_at: at(-1),
+impl Ahead {
+    /// Takes of the windows of a schedule, earliest first, what was asked for.
+    fn take(&self, windows: impl Iterator<Item = Window>) -> Vec<Window> {
+        let mut taken: Vec<Window> = Vec::new();
+        for window in windows.take(self.limit) {
+            let next_is_known = taken.last().is_some_and(|last| self.now < last.start);
+            if next_is_known && self.until <= window.start {
+                break;
+            }
+            taken.push(window);
         }
-    }
-
-    #[test]
-    fn a_window_opens_at_its_start_and_is_over_at_its_end() {
-        let schedule = schedule(ScheduleStatus::OsUpdate, Some(at(2)));
-        let window = schedule.window(at(-5), DAY).expect("it is to come");
-        assert!(!window.is_open(at(-1)));
-        assert!(window.is_open(at(0)));
-        assert!(!window.is_open(at(2)));
-        assert_eq!(schedule.window(at(2), DAY), None);
-    }
-
-    #[test]
-    fn an_open_ended_schedule_has_an_end_each_day() {
-        let schedule = schedule(ScheduleStatus::OsUpdate, None);
-        for hours in [0, 23, 24, 1000] {
-            let window = schedule.window(at(hours), DAY).expect("it never ends");
-            assert!(window.is_open(at(hours)), "after {hours} hours");
-            assert_eq!(window.end - window.start, DAY);
-        }
-    }
-
-    #[test]
-    fn a_maintenance_schedule_opens_no_window_for_updates() {
-        assert_eq!(
-            schedule(ScheduleStatus::Maintenance, None).window(at(1), DAY),
-            None
-        );
-    }
-
-    #[test]
-    fn a_window_cannot_begin_in_the_past_or_end_before_it_begins() {
-        let now = DateTime::UNIX_EPOCH + TimeDelta::seconds(1_000);
-        let field = |start, end| SingleSpec::times(start, end, now).expect_err("bad").field;
-        assert_eq!(field(1_000, None), "startSeconds");
-        assert_eq!(field(2_000, Some(2_000)), "endSeconds");
-        assert_eq!(field(2_000, Some(0)), "endSeconds");
-        assert!(SingleSpec::times(1_001, Some(1_002), now).is_ok());
+        taken
     }
 }

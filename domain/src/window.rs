@@ -1,7 +1,30 @@
 //! Windows: when a node may be changed.
 
+use std::fmt;
+
 use crate::Time;
-use crate::id::SingleScheduleId;
+use crate::id::{RepeatedScheduleId, SingleScheduleId};
+
+/// What opens a window. Shown as the id, or `order`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Opener {
+    /// A schedule that opens once.
+    Single(SingleScheduleId),
+    /// A schedule that opens again and again.
+    Repeated(RepeatedScheduleId),
+    /// A person's order.
+    Order,
+}
+
+impl fmt::Display for Opener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Single(id) => id.fmt(f),
+            Self::Repeated(id) => id.fmt(f),
+            Self::Order => f.write_str("order"),
+        }
+    }
+}
 
 /// A span of time, start included, end excluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,8 +33,8 @@ pub struct Window {
     pub start: Time,
     /// The first instant after.
     pub end: Time,
-    /// The schedule that opens it.
-    pub schedule: SingleScheduleId,
+    /// What opens it.
+    pub opener: Opener,
 }
 
 impl Window {

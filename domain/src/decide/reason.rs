@@ -3,8 +3,10 @@
 use std::fmt;
 
 use crate::Time;
-use crate::assignment::Level;
+use crate::assignment::{Level, Scope};
+use crate::condition::ConditionKind;
 use crate::id::{PolicyId, RunId};
+use crate::pause::PauseScope;
 
 /// Why a decision is as it is.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +30,46 @@ pub enum Reason {
     AgentLacks {
         /// What would be needed.
         module: &'static str,
+    },
+    /// The policy names no image, and the catalogue has none of the profile.
+    NoImage {
+        /// The profile.
+        profile: String,
+    },
+    /// The image that is wished for is what runs.
+    RunsAlready {
+        /// Its version.
+        image_id: String,
+    },
+    /// The image that is wished for is not known to be newer than what runs.
+    NotNewer {
+        /// The version that is wished for.
+        image_id: String,
+        /// The version that runs.
+        running: String,
+    },
+    /// Nothing new is started for now.
+    Paused {
+        /// Where.
+        scope: PauseScope,
+        /// Who said so.
+        by: String,
+        /// Why.
+        reason: String,
+    },
+    /// As many nodes are being changed as the assignment allows.
+    NoFreeSlot {
+        /// What the policy is assigned to.
+        scope: Scope,
+        /// How many that is.
+        limit: u32,
+    },
+    /// The assignment starts nothing any more because too much failed.
+    Stopped {
+        /// What the policy is assigned to.
+        scope: Scope,
+        /// How much.
+        failures: u32,
     },
     /// No window is open, and none is known to come.
     NoWindow,
@@ -53,6 +95,11 @@ pub enum Reason {
         /// Which attempt.
         run: RunId,
     },
+    /// A person called the open attempt off.
+    Requested {
+        /// Which attempt.
+        run: RunId,
+    },
     /// It was brought to the wanted state in this window.
     UpToDate {
         /// By which attempt.
@@ -70,6 +117,19 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// What people should know about an instance for this reason, if it is a thing that only people can change.
+    #[must_use]
+    pub fn condition(&self) -> Option<(ConditionKind, String)> {
+        let kind = match self {
+            Self::PolicyDoesNotFit { .. } => ConditionKind::PolicyDoesNotFit,
+            Self::AgentLacks { .. } => ConditionKind::AgentLacks,
+            Self::NoImage { .. } => ConditionKind::NoImage,
+            Self::NotNewer { .. } => ConditionKind::NotNewer,
+            _ => return None,
+        };
+        Some((kind, self.to_string()))
+    }
+
     /// The stable name.
     #[must_use]
     pub const fn code(&self) -> &'static str {
@@ -79,11 +139,18 @@ impl Reason {
             Self::NoPolicy => "no_policy",
             Self::PolicyDoesNotFit { .. } => "policy_does_not_fit",
             Self::AgentLacks { .. } => "agent_lacks",
+            Self::NoImage { .. } => "no_image",
+            Self::RunsAlready { .. } => "runs_already",
+            Self::NotNewer { .. } => "not_newer",
+            Self::Paused { .. } => "paused",
+            Self::NoFreeSlot { .. } => "no_free_slot",
+            Self::Stopped { .. } => "stopped",
             Self::NoWindow => "no_window",
             Self::WindowClosed { .. } => "window_closed",
             Self::WindowOpen { .. } => "window_open",
             Self::RunOpen { .. } => "run_open",
             Self::Withdrawn { .. } => "withdrawn",
+            Self::Requested { .. } => "requested",
             Self::UpToDate { .. } => "up_to_date",
             Self::FailedInWindow { .. } => "failed_in_window",
         }
@@ -102,6 +169,34 @@ impl fmt::Display for Reason {
             Self::AgentLacks { module } => {
                 write!(f, "the node's agent has no module `{module}`")
             }
+            Self::NoImage { profile } => {
+                write!(f, "the catalogue has no image of the profile {profile}")
+            }
+            Self::RunsAlready { image_id } => write!(f, "it runs the wanted image {image_id}"),
+            Self::NotNewer { image_id, running } => {
+                write!(
+                    f,
+                    "the wanted image {image_id} is not newer than {running}, which runs"
+                )
+            }
+            Self::Paused { scope, by, reason } if reason.is_empty() => {
+                write!(f, "{by} paused updates of {scope}")
+            }
+            Self::Paused { scope, by, reason } => {
+                write!(f, "{by} paused updates of {scope}: {reason}")
+            }
+            Self::NoFreeSlot { scope, limit } => {
+                write!(
+                    f,
+                    "{limit} nodes are being updated, as many as {scope} allows at once"
+                )
+            }
+            Self::Stopped { scope, failures } => {
+                write!(
+                    f,
+                    "{failures} updates of {scope} failed; it starts no more until it is resumed"
+                )
+            }
             Self::NoWindow => f.write_str("no schedule opens a window for updates"),
             Self::WindowClosed { opens } => {
                 write!(f, "the next window opens at {}", instant(*opens))
@@ -111,6 +206,7 @@ impl fmt::Display for Reason {
             Self::Withdrawn { run } => {
                 write!(f, "what {run} was for is not wanted any more")
             }
+            Self::Requested { run } => write!(f, "{run} was called off"),
             Self::UpToDate { run, at } => {
                 write!(
                     f,

@@ -3,13 +3,16 @@
 use std::fmt::Write as _;
 
 use chrono::{DateTime, TimeDelta};
-use proptest::prelude::*;
+
+mod images;
+mod properties;
 
 use super::*;
-use crate::id::SingleScheduleId;
-use crate::policy::PolicySpec;
+use crate::assignment::{Brake, Limits, Scope};
+use crate::id::{InstanceId, OsId, PolicyId, SingleScheduleId, SiteId};
+use crate::os::Sha256;
+use crate::policy::{PolicySpec, UpdatePolicy, Wish};
 use crate::run::RunState;
-use crate::window::Window;
 
 const NOON: Time = DateTime::from_timestamp_nanos(1_800_000_000_000_000_000);
 
@@ -36,7 +39,7 @@ fn window(from: i64, to: i64) -> Window {
     Window {
         start: NOON + hours(from),
         end: NOON + hours(to),
-        schedule: SingleScheduleId::nth(1),
+        opener: Opener::Single(SingleScheduleId::nth(1)),
     }
 }
 
@@ -45,6 +48,7 @@ fn node() -> NodeFacts {
         trusted: true,
         provisioned: true,
         os_kind: OsKind::Mutable,
+        running: image(0, "12"),
         speaks: Protocol::Own {
             modules: vec!["packages".to_owned()],
         },
@@ -52,11 +56,55 @@ fn node() -> NodeFacts {
     }
 }
 
+fn image(n: u32, image_id: &str) -> Image {
+    Image {
+        os: OsId::nth(n),
+        name: format!("Edge {image_id}"),
+        profile_name: "edge".to_owned(),
+        image_id: image_id.to_owned(),
+        url: format!("edge/{image_id}.raw.gz"),
+        sha256: Sha256::NONE,
+    }
+}
+
+fn assigned(policy: UpdatePolicy) -> Assigned {
+    Assigned {
+        scope: Scope::Instance(InstanceId::nth(1)),
+        policy,
+        image: None,
+        limits: Limits::default(),
+        brake: Brake::default(),
+    }
+}
+
 fn wanted(policies: Vec<UpdatePolicy>, windows: &[Window], now: Time) -> Wanted {
     Wanted {
-        policies: policies.into_iter().map(|p| (Level::Instance, p)).collect(),
+        policies: policies.into_iter().map(assigned).collect(),
         windows: Windows::from_now_on(windows.iter().copied(), now),
+        repeated: Vec::new(),
         fetch_ahead: hours(6),
+        images: Vec::new(),
+        pauses: Vec::new(),
+        order: None,
+    }
+}
+
+fn pause(scope: PauseScope) -> Pause {
+    Pause {
+        scope,
+        reason: "the mirror is broken".to_owned(),
+        by: "ada".to_owned(),
+        at: NOON,
+    }
+}
+
+fn order(kind: OrderKind, at: i64, until: i64) -> Order {
+    Order {
+        kind,
+        at: NOON + hours(at),
+        until: NOON + hours(until),
+        reason: "CVE-2026-1".to_owned(),
+        by: "ada".to_owned(),
     }
 }
 
@@ -66,6 +114,7 @@ fn open(state: RunState) -> OpenRun {
         attempt: None,
         target: Some(Target::of_packages(&packages())),
         state,
+        started_at: NOON - hours(1),
     }
 }
 
@@ -227,58 +276,159 @@ fn an_agent_gets_only_what_it_can_do() {
     assert_eq!(decision.because, Reason::AgentLacks { module: "packages" });
 }
 
-fn any_state() -> impl Strategy<Value = RunState> {
-    prop_oneof![
-        Just(RunState::Downloading { since: NOON }),
-        Just(RunState::Staged { since: NOON }),
-        Just(RunState::Applying { since: NOON }),
-        Just(RunState::Rebooting { since: NOON }),
-        Just(RunState::Verifying { since: NOON }),
-    ]
-}
-
-prop_compose! {
-    fn any_world()(
-        trusted in prop::bool::weighted(0.9),
-        provisioned in prop::bool::weighted(0.9),
-        with_policy in prop::bool::weighted(0.8),
-        spans in prop::collection::vec((-48i64..48, 1i64..12), 0..4),
-        ended in prop::option::of((-48i64..48, prop::sample::select(Verdict::ALL))),
-        open in prop::option::of(any_state()),
-        at in -48i64..48,
-    ) -> (NodeFacts, Wanted, Option<OpenRun>, Time) {
-        let now = NOON + hours(at);
-        let last_end = ended.map(|(at, verdict)| end(verdict, NOON + hours(at)));
-        let windows: Vec<_> = spans.iter().map(|(from, long)| window(*from, from + long)).collect();
-        let policies = if with_policy { vec![packages()] } else { vec![] };
-        let known = NodeFacts { trusted, provisioned, last_end, ..node() };
-        (known, wanted(policies, &windows, now), open.map(super::tests::open), now)
+#[test]
+fn a_pause_stops_what_has_not_begun_and_nothing_else() {
+    let mut paused = wanted(vec![packages()], &[window(0, 2)], NOON);
+    let staged = open(RunState::Staged { since: NOON });
+    let begun = open(RunState::Applying { since: NOON });
+    for (scope, holds) in [
+        (PauseScope::Project, true),
+        (PauseScope::Site(SiteId::nth(1)), true),
+        (PauseScope::Policy(packages().id), true),
+        (PauseScope::Policy(PolicyId::nth(9)), false),
+    ] {
+        paused.pauses = vec![pause(scope)];
+        let act = |open| decide(&node(), &paused, open, NOON).act.name();
+        assert_eq!(act(None), if holds { "idle" } else { "apply" }, "{scope}");
+        assert_eq!(act(Some(&staged)), if holds { "continue" } else { "apply" });
+        assert_eq!(act(Some(&begun)), "continue");
     }
 }
 
-proptest! {
-    /// Nothing begins outside a window, without a policy, or on a node that is not believed.
-    #[test]
-    fn leave_is_given_only_inside_a_window((known, wanted, open, now) in any_world()) {
-        let decision = decide(&known, &wanted, open.as_ref(), now);
-        if let Some(before) = decision.leave(&packages().id.to_string()) {
-            prop_assert!(known.trusted && known.provisioned && !wanted.policies.is_empty());
-            prop_assert!(now < before);
-            prop_assert!(wanted.windows.as_slice().iter().any(|w| w.is_open(now) && w.end == before));
-            prop_assert!(open.is_none_or(|run| run.state.is_untouched()));
-        }
-    }
+#[test]
+fn a_node_without_a_slot_gets_ready_and_waits() {
+    let mut braked = wanted(vec![packages()], &[window(0, 2)], NOON);
+    let mut code = |held, mine, failures| {
+        let limits = Limits::parse(Some(2), Some(3)).expect("limits");
+        braked.policies[0].limits = limits;
+        braked.policies[0].brake = Brake {
+            held,
+            mine,
+            failures,
+        };
+        let decision = decide(&node(), &braked, None, NOON);
+        (decision.act.name(), decision.because.code())
+    };
+    assert_eq!(code(1, false, 0), ("apply", "window_open"));
+    assert_eq!(code(2, false, 0), ("fetch", "no_free_slot"));
+    assert_eq!(code(2, true, 2), ("apply", "window_open"));
+    assert_eq!(code(0, false, 3), ("idle", "stopped"));
+}
 
-    /// By time alone the answer stays as it is until `next`.
-    #[test]
-    fn the_answer_holds_until_next((known, wanted, open, now) in any_world(), share in 0.0f64..1.0) {
-        let decision = decide(&known, &wanted, open.as_ref(), now);
-        let until = decision.next.unwrap_or(now + hours(200));
-        prop_assert!(until > now);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "hours, not years")]
-        let later = now + TimeDelta::milliseconds(((until - now).num_milliseconds() as f64 * share) as i64);
-        let again = decide(&known, &wanted, open.as_ref(), later.min(until - TimeDelta::milliseconds(1)));
-        prop_assert_eq!(decision.act.name(), again.act.name());
-        prop_assert_eq!(decision.because, again.because);
-    }
+#[test]
+fn an_order_opens_a_window_of_its_own() {
+    let mut ordered = wanted(vec![packages()], &[], NOON);
+    assert_eq!(
+        decide(&node(), &ordered, None, NOON).because.code(),
+        "no_window"
+    );
+    ordered.order = Some(order(OrderKind::Now, 0, 1));
+    let decision = decide(&node(), &ordered, None, NOON);
+    assert_eq!(
+        (decision.act.name(), decision.next),
+        ("apply", Some(NOON + hours(1)))
+    );
+    let done = NodeFacts {
+        last_end: Some(end(Verdict::Good, NOON)),
+        ..node()
+    };
+    assert_eq!(
+        decide(&done, &ordered, None, NOON).because.code(),
+        "up_to_date"
+    );
+}
+
+#[test]
+fn an_order_tries_again_what_failed_in_the_window_that_is_open() {
+    let mut ordered = wanted(vec![packages()], &[window(-2, 8)], NOON);
+    let failed = NodeFacts {
+        last_end: Some(end(Verdict::Bad, NOON - hours(1))),
+        ..node()
+    };
+    let code = |wanted: &Wanted| decide(&failed, wanted, None, NOON).because.code();
+    assert_eq!(code(&ordered), "failed_in_window");
+    ordered.order = Some(order(OrderKind::Now, 0, 1));
+    let decision = decide(&failed, &ordered, None, NOON);
+    assert_eq!(
+        (decision.act.name(), decision.next),
+        ("apply", Some(NOON + hours(1)))
+    );
+}
+
+#[test]
+fn a_cancellation_closes_the_open_windows_and_gives_up_what_was_fetched() {
+    let staged = open(RunState::Staged { since: NOON });
+    let at = |hour| {
+        let now = NOON + hours(hour);
+        let order = Some(order(OrderKind::Cancel, 0, 0));
+        let wanted = Wanted {
+            order,
+            ..wanted(vec![packages()], &[window(-1, 2), window(24, 26)], now)
+        };
+        (
+            decide(&node(), &wanted, None, now).act.name(),
+            decide(&node(), &wanted, Some(&staged), now).act,
+        )
+    };
+    let cause = CancelCause::Requested;
+    assert_eq!(
+        at(1),
+        (
+            "idle",
+            Act::Cancel {
+                run: staged.id,
+                cause
+            }
+        )
+    );
+    assert_eq!(at(24).0, "apply", "the next window counts again");
+}
+
+#[test]
+fn a_grant_ahead_ends_with_the_window_or_with_its_days() {
+    let now = NOON - hours(1);
+    let mut wanted = wanted(vec![packages()], &[window(0, 2), window(300, 302)], now);
+    let grant = decide(&node(), &wanted, None, now).grant.expect("a grant");
+    assert_eq!(grant.windows, [(NOON, NOON + hours(2))]);
+    assert_eq!(grant.expires, now + TimeDelta::days(7));
+
+    let none =
+        |wanted: &Wanted, known: &NodeFacts| decide(known, wanted, None, now).grant.is_none();
+    let eim = NodeFacts {
+        speaks: Protocol::Eim,
+        ..node()
+    };
+    assert!(none(&wanted, &eim), "it goes by its schedules");
+    wanted.pauses = vec![pause(PauseScope::Project)];
+    assert!(none(&wanted, &node()), "a pause");
+    wanted.pauses.clear();
+    wanted.policies[0].limits = Limits::parse(Some(1), None).expect("limits");
+    assert!(
+        none(&wanted, &node()),
+        "what is counted is not granted ahead"
+    );
+    wanted.policies[0].limits = Limits::default();
+    wanted.policies[0].policy.spec.offline_days = 0;
+    assert!(none(&wanted, &node()), "the policy says never");
+}
+
+#[test]
+fn the_wish_of_an_ancestors_agent_is_frozen_while_it_works() {
+    let staged = open(RunState::Staged { since: NOON });
+    let other = wanted(vec![policy(8, Wish::Latest)], &[window(0, 2)], NOON);
+    let eim = NodeFacts {
+        speaks: Protocol::Eim,
+        ..node()
+    };
+    let Act::Apply { target, .. } = decide(&eim, &other, Some(&staged), NOON).act else {
+        panic!("it goes on");
+    };
+    assert_eq!(Some(target), staged.target);
+    let act = decide(&node(), &other, Some(&staged), NOON).act;
+    assert_eq!(act.name(), "cancel", "ours is told to give up");
+    let nothing = wanted(vec![], &[window(0, 2)], NOON);
+    assert_eq!(
+        decide(&eim, &nothing, Some(&staged), NOON).act.name(),
+        "cancel"
+    );
 }

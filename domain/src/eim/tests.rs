@@ -1,327 +1,282 @@
-//! Samples and what they prove; answers and what they keep still.
+//! A node as the ancestor's agents show it, and the server that listens to it.
 
-use std::fmt::Write as _;
+mod defects;
+mod delivery;
+mod detail;
+mod evidence;
+mod images;
+mod worlds;
 
 use chrono::{DateTime, TimeDelta};
 
 use super::*;
 use crate::Time;
-use crate::decide::{Act, Decision, Reason, Target, TargetKind, Wanted};
-use crate::id::{PolicyId, RunId, SingleScheduleId};
-use crate::run::{OpenRun, Patience, RunState};
-use crate::window::{Window, Windows};
+use crate::assignment::{Assigned, Brake, Limits, Scope};
+use crate::condition::{self, Condition, ConditionKind};
+use crate::decide::{LastEnd, NodeFacts, Protocol, Target, TargetKind, Wanted, decide};
+use crate::id::{InstanceId, OsId, PolicyId, RunId, SingleScheduleId};
+use crate::os::{Image, OsKind, Sha256};
+use crate::policy::{PolicySpec, UpdatePolicy, Wish};
+use crate::run::{Happening, OpenRun, Patience, RunEvent, RunState};
+use crate::window::{Opener, Window, Windows};
 
 const NOON: Time = DateTime::from_timestamp_nanos(1_800_000_000_000_000_000);
 
+/// The time between two samples, as the ancestor ships it.
+const TICK: TimeDelta = TimeDelta::seconds(20);
+
+fn hours(count: i64) -> TimeDelta {
+    TimeDelta::hours(count)
+}
+
 fn sample(kind: SampleKind) -> Sample {
+    saying(kind, "")
+}
+
+fn saying(kind: SampleKind, detail: &str) -> Sample {
     Sample {
         kind,
-        detail: String::new(),
+        detail: detail.to_owned(),
+        profile_name: String::new(),
+        os_image_id: String::new(),
     }
 }
 
-/// Plays samples to a server that starts from nothing and shows what they prove.
-fn story(samples: &[Sample]) -> String {
-    let mut seen = None;
-    let mut state: Option<RunState> = None;
-    let mut told = Vec::new();
-    for sample in samples {
-        let open = state
-            .clone()
-            .filter(|state| !state.is_final())
-            .map(|state| OpenRun {
-                id: RunId::nth(1),
-                attempt: None,
-                target: None,
-                state,
-            });
-        let events = evidence(
-            seen.as_ref(),
-            &Delivered::default(),
-            sample,
-            open.as_ref(),
-            NOON,
-        );
-        for happening in events {
-            let from = open.as_ref().map(|run| &run.state);
-            let next = RunState::on(from, &happening.event, NOON, &Patience::default());
-            let next = next.expect("evidence fits the state");
-            if from != Some(&next) {
-                told.push(format!("{}->{}", happening.event.name(), next.name()));
-            }
-            state = Some(next);
-        }
-        seen = Some(sample.seen());
-    }
-    told.join(" ")
-}
-
-fn proved_by(kinds: &[SampleKind]) -> String {
-    story(&kinds.iter().map(|kind| sample(*kind)).collect::<Vec<_>>())
-}
-
-#[test]
-fn a_life_as_it_is_sampled() {
-    use SampleKind::{Downloaded, Downloading, Failed, Started, UpToDate, Updated};
-    assert_eq!(
-        proved_by(&[
-            UpToDate,
-            Downloading,
-            Downloaded,
-            Started,
-            Started,
-            Updated,
-            UpToDate
-        ]),
-        "downloading->downloading downloaded->staged began->applying finished->succeeded"
-    );
-    // The step in between was missed, and the end is repeated until our answer arrives.
-    assert_eq!(
-        proved_by(&[UpToDate, Updated, Updated, UpToDate]),
-        "finished->succeeded"
-    );
-    assert_eq!(
-        proved_by(&[UpToDate, Started, UpToDate]),
-        "began->applying nothing_to_do->succeeded"
-    );
-    assert_eq!(
-        proved_by(&[UpToDate, Started, Failed, Failed, Failed, Started, Updated]),
-        "began->applying failed->failed began->applying finished->succeeded"
-    );
-}
-
-#[test]
-fn the_first_sample_is_a_baseline() {
-    for kind in SampleKind::ALL {
-        assert_eq!(proved_by(&[*kind]), "", "{kind}");
-        assert_eq!(proved_by(&[*kind, SampleKind::UpToDate]), "", "{kind}");
+fn naming(kind: SampleKind, profile: &str, image: &str) -> Sample {
+    Sample {
+        profile_name: profile.to_owned(),
+        os_image_id: image.to_owned(),
+        ..sample(kind)
     }
 }
 
-#[test]
-fn a_failure_without_a_word_and_without_a_window_is_no_update() {
-    use SampleKind::{Failed, UpToDate};
-    assert_eq!(proved_by(&[UpToDate, Failed, UpToDate]), "");
-    let spoken = Sample {
-        kind: Failed,
-        detail: "cannot download: no route".to_owned(),
+fn seen(kind: SampleKind) -> Seen {
+    remembered(&sample(kind))
+}
+
+/// What is remembered of a first sample.
+fn remembered(sample: &Sample) -> Seen {
+    let (known, delivered) = (node(OsKind::Mutable), Delivered::default());
+    let before = Before {
+        seen: None,
+        delivered: &delivered,
+        open: None,
+        known: &known,
+        images: &[],
     };
-    assert_eq!(
-        story(&[sample(UpToDate), spoken.clone(), spoken]),
-        "failed->failed"
-    );
+    let proof = super::evidence(&before, sample, NOON);
+    proof.seen.unwrap_or(Seen {
+        kind: sample.kind,
+        detail_digest: String::new(),
+        image: String::new(),
+        doubt: None,
+    })
 }
 
-/// Every pair of consecutive samples, without an open run and with one that is fetched or begun. `same` is the very
-/// same sample once more; the window that was delivered is open.
-#[test]
-fn every_pair_of_samples_proves_what_it_proves() {
-    let since = NOON;
-    let open = |state| OpenRun {
+fn node(os_kind: OsKind) -> NodeFacts {
+    NodeFacts {
+        trusted: true,
+        provisioned: true,
+        os_kind,
+        running: image(1, "3.0.1"),
+        speaks: Protocol::Eim,
+        last_end: None,
+    }
+}
+
+fn image(n: u32, image_id: &str) -> Image {
+    Image {
+        os: OsId::nth(n),
+        name: format!("Edge {image_id}"),
+        profile_name: "edge".to_owned(),
+        image_id: image_id.to_owned(),
+        url: format!("edge/{image_id}.raw.gz"),
+        sha256: Sha256::NONE,
+    }
+}
+
+fn policy(n: u32, wish: Wish) -> UpdatePolicy {
+    UpdatePolicy {
+        id: PolicyId::nth(n),
+        spec: PolicySpec::parse("policy", "", wish).expect("a policy"),
+        created_at: NOON,
+    }
+}
+
+fn assigned(policy: UpdatePolicy) -> Assigned {
+    Assigned {
+        scope: Scope::Instance(InstanceId::nth(1)),
+        policy,
+        image: None,
+        limits: Limits::default(),
+        brake: Brake::default(),
+    }
+}
+
+fn span(from: i64, to: i64) -> (Time, Time) {
+    (NOON + hours(from), NOON + hours(to))
+}
+
+fn window(from: i64, to: i64) -> Window {
+    let (start, end) = span(from, to);
+    Window {
+        start,
+        end,
+        opener: Opener::Single(SingleScheduleId::nth(1)),
+    }
+}
+
+fn wanted(policy: UpdatePolicy, windows: &[Window]) -> Wanted {
+    let long_ago = NOON - hours(10_000);
+    Wanted {
+        policies: vec![assigned(policy)],
+        windows: Windows::from_now_on(windows.iter().copied(), long_ago),
+        repeated: vec![],
+        fetch_ahead: hours(6),
+        images: vec![],
+        pauses: vec![],
+        order: None,
+    }
+}
+
+fn open(state: RunState) -> OpenRun {
+    OpenRun {
         id: RunId::nth(1),
         attempt: None,
         target: None,
         state,
-    };
-    let worlds = [
-        ("none", None),
-        ("staged", Some(open(RunState::Staged { since }))),
-        ("applying", Some(open(RunState::Applying { since }))),
-    ];
-    let delivered = Delivered {
-        single: Some((NOON - TimeDelta::hours(1), NOON + TimeDelta::hours(1))),
-        ..Delivered::default()
-    };
-    let mut table = String::new();
-    for before in SampleKind::ALL {
-        for after in SampleKind::ALL {
-            let proofs = worlds.iter().map(|(name, open)| {
-                let seen = sample(*before).seen();
-                let happened = evidence(
-                    Some(&seen),
-                    &delivered,
-                    &sample(*after),
-                    open.as_ref(),
-                    NOON,
-                );
-                let events: Vec<_> = happened.iter().map(|one| one.event.name()).collect();
-                format!(
-                    "{name}: {:<14}",
-                    if events.is_empty() {
-                        "-".to_owned()
-                    } else {
-                        events.join("+")
-                    }
-                )
-            });
-            let line = proofs.collect::<Vec<_>>().join(" ");
-            let pair = format!("{before} {after}");
-            writeln!(table, "{pair:<25} {}", line.trim_end()).expect("a string takes it all");
+        started_at: NOON,
+    }
+}
+
+/// A server that hears the samples of one node, one each tick, as the maintenance manager does.
+struct Story {
+    known: NodeFacts,
+    images: Vec<Image>,
+    delivered: Delivered,
+    seen: Option<Seen>,
+    /// What each run was for, and where it stands; the last may be open.
+    runs: Vec<(Option<Target>, RunState)>,
+    /// What is known of the run that was opened last, as text.
+    logs: Vec<String>,
+    conditions: Vec<Condition>,
+    shown: &'static str,
+    now: Time,
+    told: Vec<String>,
+}
+
+impl Story {
+    fn of(known: NodeFacts) -> Self {
+        Self {
+            known,
+            images: vec![],
+            delivered: Delivered::default(),
+            seen: None,
+            runs: vec![],
+            logs: vec![],
+            conditions: vec![],
+            shown: "",
+            now: NOON,
+            told: vec![],
         }
     }
-    insta::assert_snapshot!(table);
-}
 
-#[test]
-fn what_we_ended_is_not_begun_anew_by_the_same_sample() {
-    use SampleKind::{Downloaded, Started};
-    for kind in [Downloaded, Started] {
-        let seen = sample(kind).seen();
-        let proved = evidence(
-            Some(&seen),
-            &Delivered::default(),
-            &sample(kind),
-            None,
-            NOON,
+    /// A node that is updated by packages and was at rest, in a window or outside of any.
+    fn at_rest(in_window: bool) -> Self {
+        let mut story = Self::of(node(OsKind::Mutable));
+        if in_window {
+            story.delivered.single = Some((NOON - hours(1), NOON + hours(1)));
+        }
+        story.hear(&sample(SampleKind::UpToDate));
+        story
+    }
+
+    fn open(&self) -> Option<OpenRun> {
+        let (target, state) = self.runs.last()?;
+        (!state.is_final()).then(|| OpenRun {
+            target: target.clone(),
+            ..open(state.clone())
+        })
+    }
+
+    fn hear(&mut self, sample: &Sample) -> Proof {
+        let open = self.open();
+        let before = Before {
+            seen: self.seen.as_ref(),
+            delivered: &self.delivered,
+            open: open.as_ref(),
+            known: &self.known,
+            images: &self.images,
+        };
+        let proof = super::evidence(&before, sample, self.now);
+        for happening in &proof.events {
+            self.bring(happening);
+        }
+        self.seen.clone_from(&proof.seen);
+        if let Some((text, _)) = proof.shown {
+            self.shown = text;
+        }
+        condition::replace(
+            &mut self.conditions,
+            |kind| proof.judges(kind),
+            proof.conditions.clone(),
+            self.now,
         );
-        assert!(proved.is_empty(), "{kind}");
+        if let Some(image) = &proof.image {
+            self.known.running = image.clone();
+        }
+        self.now += TICK;
+        proof
+    }
+
+    fn bring(&mut self, happening: &Happening) {
+        let event = &happening.event;
+        let before = self.open();
+        let state = before.as_ref().map(|run| &run.state);
+        let next = RunState::on(state, event, self.now, &Patience::default());
+        let next = next.expect("evidence fits the state");
+        assert_ne!(state, Some(&next), "{} proves nothing new", event.name());
+        self.told.push(format!("{}->{}", event.name(), next.name()));
+        if state.is_none() {
+            self.runs.push((self.target(), next));
+            self.logs.push(String::new());
+        } else if let Some(last) = self.runs.last_mut() {
+            last.1 = next;
+        }
+        if let Some(log) = self.logs.last_mut() {
+            log.push_str(&happening.evidence.log);
+        }
+    }
+
+    fn target(&self) -> Option<Target> {
+        Some(Target {
+            policy: self.delivered.policy?,
+            wish: TargetKind::Image(self.delivered.image.clone()?),
+        })
+    }
+
+    fn hears(&mut self, samples: &[Sample]) -> String {
+        self.told.clear();
+        for sample in samples {
+            self.hear(sample);
+        }
+        self.told.join(" ")
+    }
+
+    fn conditions(&self) -> Vec<ConditionKind> {
+        self.conditions.iter().map(|one| one.kind).collect()
+    }
+
+    fn failure(&self, run: usize) -> &str {
+        match &self.runs[run].1 {
+            RunState::Failed { failure, .. } => &failure.reason,
+            other => other.name(),
+        }
     }
 }
 
-/// The detail of the update before still stands there (M13).
-#[test]
-fn a_sticky_detail_belongs_to_no_later_update() {
-    use SampleKind::{Failed, Started, UpToDate, Updated};
-    let old = r#"{"update_log":[{"package_name":"curl","status":"installed","version":"8.5"}]}"#;
-    let with = |kind| Sample {
-        kind,
-        detail: old.to_owned(),
-    };
-    let seen = with(Started).seen();
-    let open = OpenRun {
-        id: RunId::nth(1),
-        attempt: None,
-        target: None,
-        state: RunState::Applying { since: NOON },
-    };
-    let proved = evidence(
-        Some(&seen),
-        &Delivered::default(),
-        &with(Updated),
-        Some(&open),
-        NOON,
-    );
-    assert_eq!(proved[0].evidence, crate::run::Evidence::default());
-    assert_eq!(story(&[with(UpToDate), with(Failed), with(UpToDate)]), "");
-}
-
-#[test]
-fn a_hostile_detail_is_kept_within_bounds() {
-    let zero =
-        r#"{"update_log":[{"package_name":"a\u0000b","status":"failed","failure_log":"x\u0000"}]}"#;
-    let detail = Detail::read(zero);
-    assert!(!detail.packages[0].name.contains('\0'));
-    assert!(!detail.failure().reason.contains('\0'));
-    let many = format!(
-        r#"{{"update_log":[{}]}}"#,
-        vec![r#"{"package_name":"a"}"#; 20_000].join(",")
-    );
-    assert_eq!(Detail::read(&many).packages.len(), 10_000);
-    let long = format!(
-        r#"{{"update_log":[{{"package_name":"{}"}}]}}"#,
-        "a".repeat(100_000)
-    );
-    assert_eq!(Detail::read(&long).packages[0].name.len(), 256);
-}
-
-#[test]
-fn both_dialects_of_the_detail_are_read() {
-    let server = r#"{"update_log":[{"package_name":"curl","status":"installed","version":"8.5"},
-        {"package_name":"jq","status":"failed","failure_reason":"download","failure_log":"404"}]}"#;
-    let detail = Detail::read(server);
-    assert_eq!(detail.packages.len(), 2);
-    assert_eq!(detail.failure().reason, "download: 404");
-
-    let agent =
-        r#"{"UpdateLog":[{"StatusDetail.Status":"FAIL","FailureReason":"insufficientstorage"}]}"#;
-    assert_eq!(Detail::read(agent).failure().kind.name(), "storage");
-
-    let text = Detail::read("cannot download: timeout");
-    assert_eq!(text.failure().reason, "cannot download: timeout");
-    assert!(text.packages.is_empty());
-    assert_eq!(Detail::read(&"x".repeat(10 << 20)).text.len(), 100_000);
-}
-
-fn world(spans: &[(i64, i64)], now: Time) -> (Decision, Target, Wanted) {
-    let windows = spans.iter().map(|(from, to)| Window {
-        start: NOON + TimeDelta::hours(*from),
-        end: NOON + TimeDelta::hours(*to),
-        schedule: SingleScheduleId::nth(1),
-    });
-    let target = Target {
-        policy: PolicyId::nth(1),
-        wish: TargetKind::Packages {
-            exactly: None,
-            sources: vec![],
-            kernel_command: String::new(),
-        },
-    };
-    let decision = Decision {
-        act: Act::Idle,
-        because: Reason::NoWindow,
-        next: None,
-    };
-    let wanted = Wanted {
-        policies: vec![],
-        windows: Windows::from_now_on(windows, now),
-        fetch_ahead: TimeDelta::hours(6),
-    };
-    (decision, target, wanted)
-}
-
-#[test]
-fn a_replaced_window_is_delivered_after_answers_without_any() {
-    let (decision, target, wanted) = world(&[(1, 2)], NOON);
-    let first = answer(
-        &decision,
-        Some(&target),
-        &wanted,
-        &Delivered::default(),
-        NOON,
-    );
-    assert!(first.single.is_some());
-
-    let (decision, target, moved) = world(&[(3, 4)], NOON);
-    let next = |before: &Answer, seconds| {
-        let now = NOON + TimeDelta::seconds(seconds);
-        answer(&decision, Some(&target), &moved, &before.delivered, now)
-    };
-    let second = next(&first, 20);
-    assert_eq!(second.single, None);
-    // The answer was lost, and the agent asks again at once.
-    let again = next(&second, 21);
-    assert_eq!(again.single, None);
-    let third = next(&again, 40);
-    let opens = third.single.map(|span| span.0);
-    assert_eq!(opens, Some(NOON + TimeDelta::hours(3)));
-}
-
-#[test]
-fn an_open_window_is_kept_still_until_it_ends() {
-    let now = NOON + TimeDelta::minutes(30);
-    let (decision, target, wanted) = world(&[(0, 3), (0, 1)], now);
-    let long = Delivered {
-        single: Some((NOON, NOON + TimeDelta::hours(3))),
-        ..Delivered::default()
-    };
-    let kept = answer(&decision, Some(&target), &wanted, &long, now);
-    assert_eq!(kept.single, long.single);
-    let fresh = answer(
-        &decision,
-        Some(&target),
-        &wanted,
-        &Delivered::default(),
-        now,
-    );
-    assert_eq!(
-        fresh.single.map(|span| span.1),
-        Some(NOON + TimeDelta::hours(1))
-    );
-}
-
-#[test]
-fn without_a_policy_an_agent_gets_no_window() {
-    let (decision, _, wanted) = world(&[(0, 3)], NOON);
-    let answer = answer(&decision, None, &wanted, &Delivered::default(), NOON);
-    assert_eq!(answer, Answer::default());
+/// Plays samples of these kinds to a node that was at rest in a window.
+fn proved_by(kinds: &[SampleKind]) -> String {
+    let samples: Vec<_> = kinds.iter().map(|kind| sample(*kind)).collect();
+    Story::at_rest(true).hears(&samples)
 }

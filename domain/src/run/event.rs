@@ -48,6 +48,8 @@ named! {
         WindowMissed = "window_missed",
         /// The node or its owner refused.
         Refused = "refused",
+        /// A person called it off.
+        Requested = "requested",
     }
 }
 

@@ -2,6 +2,7 @@
 
 use chrono::TimeDelta;
 
+use super::UpdateRun;
 use super::state::RunState;
 use crate::Time;
 
@@ -36,6 +37,21 @@ impl Default for Patience {
 }
 
 impl Patience {
+    /// The patience with one run. One that was given leave may have begun without our having heard of it, so it is given
+    /// up at the latest when one that is being changed would be.
+    #[must_use]
+    pub fn with(self, run: &UpdateRun) -> Self {
+        let Some(granted_at) = run.granted_at else {
+            return self;
+        };
+        let rest = granted_at - run.state.since() + self.applying;
+        Self {
+            downloading: self.downloading.min(rest),
+            staged: self.staged.min(rest),
+            ..self
+        }
+    }
+
     /// When a run in this state is given up; never for one that is over.
     #[must_use]
     pub fn ends(&self, state: &RunState) -> Option<Time> {

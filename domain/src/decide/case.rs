@@ -1,0 +1,218 @@
+//! One question about a node that is believed, answered step by step.
+
+use chrono::TimeDelta;
+
+use super::{
+    Act, Decision, Grant, NodeFacts, Protocol, Reason, Target, TargetKind, Verdict, Wanted, target,
+};
+use crate::Time;
+use crate::order::{Order, OrderKind};
+use crate::run::{CancelCause, OpenRun};
+use crate::window::{Window, Windows};
+
+/// One question: a node, what applies to it, and an instant.
+pub(super) struct Case<'a> {
+    pub(super) known: &'a NodeFacts,
+    pub(super) wanted: &'a Wanted,
+    pub(super) windows: Windows,
+    pub(super) now: Time,
+}
+
+impl Case<'_> {
+    /// An attempt is open and has changed nothing yet.
+    pub(super) fn untouched(&self, run: &OpenRun) -> Decision {
+        let cancel = |cause, because| Decision {
+            act: Act::Cancel { run: run.id, cause },
+            because,
+            next: None,
+            grant: None,
+        };
+        let order = self.wanted.order.as_ref();
+        if order.is_some_and(|o| o.kind == OrderKind::Cancel && run.started_at <= o.at) {
+            return cancel(CancelCause::Requested, Reason::Requested { run: run.id });
+        }
+        let Some(target) = self.kept(run) else {
+            return cancel(CancelCause::Withdrawn, Reason::Withdrawn { run: run.id });
+        };
+        let wait = |because, next| Decision {
+            act: Act::Continue(run.id),
+            because,
+            next,
+            grant: None,
+        };
+        let open = self.windows.open(self.now);
+        let coming = self.windows.next(self.now);
+        if open.is_none() && coming.is_none() {
+            return cancel(CancelCause::WindowMissed, Reason::NoWindow);
+        }
+        let next = self.windows.next_change(self.now);
+        if let Some(held) = self.held() {
+            return wait(held, next);
+        }
+        match (open, coming) {
+            (Some(window), _) => Decision {
+                act: Act::Apply {
+                    target,
+                    before: window.end,
+                },
+                because: Reason::WindowOpen { until: window.end },
+                next,
+                grant: None,
+            },
+            (None, opens) => {
+                let opens = opens.map_or(self.now, |window| window.start);
+                wait(Reason::WindowClosed { opens }, Some(opens))
+            }
+        }
+    }
+
+    /// The frozen wish of an attempt, while it may be gone on with. One of ours is given up when something else is
+    /// wanted. One of the ancestor's agents is only given up when nothing is wanted: it reports what it was told last as
+    /// what it did, so another wish must not reach it before the end (southbound section 9.3).
+    fn kept(&self, run: &OpenRun) -> Option<Target> {
+        let present = target(self.known, self.wanted);
+        match (&self.known.speaks, present) {
+            (Protocol::Eim, Err(Reason::NoPolicy | Reason::PolicyDoesNotFit { .. })) => None,
+            (Protocol::Eim, present) => run.target.clone().or(present.ok()),
+            (_, present) => present
+                .ok()
+                .filter(|target| run.target.as_ref() == Some(target)),
+        }
+    }
+
+    /// The order to update now, while it holds.
+    fn ordered_now(&self) -> Option<&Order> {
+        let order = self.wanted.order.as_ref();
+        order.filter(|o| o.kind == OrderKind::Now && o.at <= self.now && self.now < o.until)
+    }
+
+    fn held(&self) -> Option<Reason> {
+        let assigned = self.wanted.nearest(self.known)?;
+        self.wanted.held(assigned)
+    }
+
+    /// No attempt is open.
+    pub(super) fn fresh(&self, target: Target) -> Decision {
+        let next = self.windows.next(self.now);
+        if let Some(window) = self.windows.open(self.now) {
+            let ordered = self.ordered_now();
+            let change = self.windows.next_change(self.now);
+            let change = change
+                .into_iter()
+                .chain(ordered.map(|order| order.until))
+                .min();
+            // What was tried before it was ordered says nothing about the order.
+            let since = ordered.map_or(window.start, |order| window.start.max(order.at));
+            if let Some(reason) = self.settled(&target, since) {
+                return Decision::idle(reason, change);
+            }
+            let act = match self.held() {
+                None => Act::Apply {
+                    target,
+                    before: window.end,
+                },
+                // What waits for others may get ready meanwhile.
+                Some(held @ Reason::NoFreeSlot { .. }) => {
+                    return Decision {
+                        act: Act::Fetch(target),
+                        because: held,
+                        next: change,
+                        grant: None,
+                    };
+                }
+                Some(held) => return Decision::idle(held, change),
+            };
+            return Decision {
+                act,
+                because: Reason::WindowOpen { until: window.end },
+                next: change,
+                grant: None,
+            };
+        }
+        let Some(next) = next else {
+            return Decision::idle(Reason::NoWindow, None);
+        };
+        match self.held() {
+            None | Some(Reason::NoFreeSlot { .. }) => self.ahead(target, next),
+            Some(held) => Decision::idle(held, Some(next.start)),
+        }
+    }
+
+    /// No window is open, but one is to come.
+    fn ahead(&self, target: Target, next: Window) -> Decision {
+        let because = Reason::WindowClosed { opens: next.start };
+        let fetch_from = next.start - self.wanted.fetch_ahead;
+        if self.now < fetch_from {
+            return Decision::idle(because, Some(fetch_from));
+        }
+        // One try ahead of the window is enough: a mirror that is down would otherwise be asked at every poll.
+        if let Some(reason) = self.settled(&target, fetch_from) {
+            return Decision::idle(reason, Some(next.start));
+        }
+        Decision {
+            act: Act::Fetch(target),
+            because,
+            next: Some(next.start),
+            grant: None,
+        }
+    }
+
+    /// Whether this wish was seen through already since an instant. The command line of a kernel is set once for good:
+    /// it would restart the node in every window (southbound section 3.7).
+    fn settled(&self, target: &Target, since: Time) -> Option<Reason> {
+        let end = self.known.last_end.as_ref()?;
+        let for_good =
+            matches!(target.wish, TargetKind::Kernel { .. }) && end.verdict == Verdict::Good;
+        let earlier = end.at < since && !for_good;
+        if earlier || end.target.as_deref() != Some(target.digest().as_str()) {
+            return None;
+        }
+        match end.verdict {
+            Verdict::Good => Some(Reason::UpToDate {
+                run: end.run,
+                at: end.at,
+            }),
+            Verdict::Bad => Some(Reason::FailedInWindow {
+                run: end.run,
+                at: end.at,
+            }),
+            Verdict::Open => None,
+        }
+    }
+
+    /// Adds leave ahead to what waits for a window that is to come, for nodes that ask before they begin. Whatever is
+    /// counted or held is never granted ahead.
+    pub(super) fn with_grant(&self, mut decision: Decision, open: Option<&OpenRun>) -> Decision {
+        let waiting = match (&decision.act, &decision.because) {
+            (Act::Fetch(target), Reason::WindowClosed { .. }) => Some(target.clone()),
+            (Act::Continue(_), Reason::WindowClosed { .. }) => {
+                open.and_then(|run| run.target.clone())
+            }
+            _ => None,
+        };
+        let (Some(target), Protocol::Own { .. }) = (waiting, &self.known.speaks) else {
+            return decision;
+        };
+        let Some(assigned) = self.wanted.nearest(self.known) else {
+            return decision;
+        };
+        let days = assigned.policy.spec.offline_days;
+        if days == 0 || assigned.limits.any() || self.wanted.held(assigned).is_some() {
+            return decision;
+        }
+        let expires = self.now + TimeDelta::days(i64::from(days));
+        let spans = self.windows.as_slice().iter();
+        let windows: Vec<_> = spans
+            .filter(|window| window.start < expires)
+            .map(|window| (window.start, window.end.min(expires)))
+            .collect();
+        if !windows.is_empty() {
+            decision.grant = Some(Grant {
+                target,
+                windows,
+                expires,
+            });
+        }
+        decision
+    }
+}

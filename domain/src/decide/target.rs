@@ -1,0 +1,174 @@
+//! Wishes as nodes can obey them.
+
+use std::cmp::Ordering;
+
+use serde::{Deserialize, Serialize};
+
+use super::{NodeFacts, Protocol, Reason, Wanted};
+use crate::assignment::Assigned;
+use crate::id::{OsId, PolicyId};
+use crate::os::{Image, OsKind, compare_versions};
+use crate::package::WantedPackage;
+use crate::policy::{UpdatePolicy, Wish};
+
+/// A wish as a node can obey it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// The policy that it comes from.
+    pub policy: PolicyId,
+    /// What to bring to which state.
+    pub wish: TargetKind,
+}
+
+/// What to bring to which state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TargetKind {
+    /// Packages.
+    Packages {
+        /// These; every installed one to its newest version if none is named.
+        exactly: Option<Vec<WantedPackage>>,
+        /// Further sources of packages, one DEB822 stanza each.
+        sources: Vec<String>,
+        /// The kernel's command line; empty if it is not wished for.
+        kernel_command: String,
+    },
+    /// A whole image.
+    Image(Image),
+    /// The kernel's command line of a system that is updated by images. It excludes an image (southbound section 1.4).
+    Kernel {
+        /// The command line.
+        command: String,
+    },
+}
+
+impl Target {
+    /// Identifies the wish: equal for equal wishes. Policies never change, so the policy's id stands for what it says;
+    /// which image is the newest one changes, so the image's id follows.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        match &self.wish {
+            TargetKind::Image(image) => format!("{}/{}", self.policy, image.os),
+            TargetKind::Packages { .. } | TargetKind::Kernel { .. } => self.policy.to_string(),
+        }
+    }
+
+    /// The policy, and the image if there is one, that a digest names.
+    #[must_use]
+    pub fn named_by(digest: &str) -> Option<(PolicyId, Option<OsId>)> {
+        match digest.split_once('/') {
+            None => Some((digest.parse().ok()?, None)),
+            Some((policy, os)) => Some((policy.parse().ok()?, Some(os.parse().ok()?))),
+        }
+    }
+
+    /// The module of an agent that can do it.
+    #[must_use]
+    pub const fn module(&self) -> &'static str {
+        match &self.wish {
+            TargetKind::Packages { kernel_command, .. } if kernel_command.is_empty() => "packages",
+            TargetKind::Packages { .. } | TargetKind::Kernel { .. } => "kernel",
+            TargetKind::Image(_) => "image",
+        }
+    }
+
+    /// The command line of the kernel that a policy wishes for an instance that is updated by images.
+    #[must_use]
+    pub fn of_kernel(policy: &UpdatePolicy) -> Option<Self> {
+        match &policy.spec.wish {
+            Wish::Target(target) if !target.kernel_command.is_empty() => Some(Self {
+                policy: policy.id,
+                wish: TargetKind::Kernel {
+                    command: target.kernel_command.clone(),
+                },
+            }),
+            _ => None,
+        }
+    }
+
+    /// What a policy means for an instance that is updated by packages.
+    #[must_use]
+    pub fn of_packages(policy: &UpdatePolicy) -> Self {
+        let wish = match &policy.spec.wish {
+            Wish::Latest => TargetKind::Packages {
+                exactly: None,
+                sources: Vec::new(),
+                kernel_command: String::new(),
+            },
+            Wish::Target(target) => TargetKind::Packages {
+                exactly: Some(target.packages.clone()),
+                sources: target.sources.clone(),
+                kernel_command: target.kernel_command.clone(),
+            },
+        };
+        Self {
+            policy: policy.id,
+            wish,
+        }
+    }
+}
+
+/// The wish that applies.
+///
+/// # Errors
+/// Says why there is none.
+pub fn target(known: &NodeFacts, wanted: &Wanted) -> Result<Target, Reason> {
+    let Some(assigned) = wanted.nearest(known) else {
+        let Some(first) = wanted.policies.first() else {
+            return Err(Reason::NoPolicy);
+        };
+        return Err(Reason::PolicyDoesNotFit {
+            policy: first.policy.id,
+            level: first.scope.level(),
+            why: first.misfit(known).unwrap_or_default(),
+        });
+    };
+    let target = match known.os_kind {
+        OsKind::Mutable => Target::of_packages(&assigned.policy),
+        OsKind::Immutable => match Target::of_kernel(&assigned.policy) {
+            Some(kernel) => kernel,
+            None => image_target(known, wanted, assigned)?,
+        },
+    };
+    let Protocol::Own { modules } = &known.speaks else {
+        return Ok(target);
+    };
+    let module = target.module();
+    if modules.iter().any(|name| name == module) {
+        Ok(target)
+    } else {
+        Err(Reason::AgentLacks { module })
+    }
+}
+
+/// The image that a policy means for a node: the one that it names, or the newest of the profile. Never an older one
+/// than runs, unless the policy says so (M9, M24).
+fn image_target(known: &NodeFacts, wanted: &Wanted, assigned: &Assigned) -> Result<Target, Reason> {
+    let running = &known.running;
+    let named = matches!(assigned.policy.spec.wish, Wish::Target(_));
+    let image = if named {
+        assigned.image.as_ref()
+    } else {
+        Image::newest(&wanted.images)
+    };
+    let image = image.ok_or_else(|| Reason::NoImage {
+        profile: running.profile_name.clone(),
+    })?;
+    if image.os == running.os {
+        return Err(Reason::RunsAlready {
+            image_id: image.image_id.clone(),
+        });
+    }
+    let is_newer = compare_versions(&image.image_id, &running.image_id) == Some(Ordering::Greater);
+    let may = is_newer || (named && assigned.policy.spec.allow_downgrade);
+    if !may {
+        return Err(Reason::NotNewer {
+            image_id: image.image_id.clone(),
+            running: running.image_id.clone(),
+        });
+    }
+    Ok(Target {
+        policy: assigned.policy.id,
+        wish: TargetKind::Image(image.clone()),
+    })
+}

@@ -1,0 +1,93 @@
+//! Decisions about nodes that are updated by images.
+
+use super::*;
+
+/// An instance that is updated by images, and its policy.
+fn image_node(running: &str) -> NodeFacts {
+    NodeFacts {
+        os_kind: OsKind::Immutable,
+        running: image(1, running),
+        speaks: Protocol::Eim,
+        ..node()
+    }
+}
+
+fn latest_of(images: &[Image]) -> Wanted {
+    Wanted {
+        images: images.to_vec(),
+        ..wanted(vec![policy(3, Wish::Latest)], &[window(0, 2)], NOON)
+    }
+}
+
+fn named(wish: &Image, allow_downgrade: bool) -> Wanted {
+    let mut named = wanted(vec![], &[window(0, 2)], NOON);
+    let mut policy = policy(
+        4,
+        Wish::target(Some(wish.os), "", &[], "").expect("an image"),
+    );
+    policy.spec.allow_downgrade = allow_downgrade;
+    named.policies.push(Assigned {
+        image: Some(wish.clone()),
+        ..assigned(policy)
+    });
+    named
+}
+
+#[test]
+fn the_latest_image_is_the_newest_and_never_an_older_one() {
+    let code = |running: &str, images: &[Image]| {
+        let decision = decide(&image_node(running), &latest_of(images), None, NOON);
+        match decision.act {
+            Act::Apply { target, .. } => target.digest(),
+            _ => decision.because.code().to_owned(),
+        }
+    };
+    let (old, new) = (image(1, "3.0.9"), image(2, "3.0.10"));
+    let both = [new.clone(), old.clone()];
+    assert_eq!(
+        code("3.0.9", &both),
+        format!("{}/{}", PolicyId::nth(3), new.os)
+    );
+    assert_eq!(code("3.0.9", std::slice::from_ref(&old)), "runs_already");
+    assert_eq!(code("3.0.11", std::slice::from_ref(&new)), "not_newer");
+    assert_eq!(
+        code("main", std::slice::from_ref(&new)),
+        "not_newer",
+        "it cannot be compared"
+    );
+    assert_eq!(code("3.0.9", &[]), "no_image");
+}
+
+#[test]
+fn a_named_image_is_not_an_older_one_unless_the_policy_says_so() {
+    let older = image(2, "3.0.8");
+    let code = |wanted: Wanted| {
+        decide(&image_node("3.0.9"), &wanted, None, NOON)
+            .because
+            .code()
+    };
+    assert_eq!(code(named(&older, false)), "not_newer");
+    assert_eq!(code(named(&older, true)), "window_open");
+    assert_eq!(code(named(&image(1, "3.0.9"), true)), "runs_already");
+    let other_line = Image {
+        profile_name: "core".to_owned(),
+        ..image(2, "3.1")
+    };
+    assert_eq!(code(named(&other_line, true)), "policy_does_not_fit");
+}
+
+#[test]
+fn the_command_line_of_a_kernel_is_set_once_for_good() {
+    let kernel = policy(5, Wish::target(None, "", &[], "quiet").expect("a kernel"));
+    let wanted = wanted(vec![kernel.clone()], &[window(0, 2)], NOON);
+    let mut known = image_node("3.0.9");
+    assert_eq!(decide(&known, &wanted, None, NOON).act.name(), "apply");
+    known.last_end = Some(LastEnd {
+        target: Some(kernel.id.to_string()),
+        ..end(Verdict::Good, NOON - hours(48))
+    });
+    assert_eq!(
+        decide(&known, &wanted, None, NOON).because.code(),
+        "up_to_date"
+    );
+}

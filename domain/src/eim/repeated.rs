@@ -1,0 +1,48 @@
+//! Schedules that such an agent repeats itself.
+
+use crate::schedule::RepeatedSchedule;
+use crate::window::Opener;
+
+/// A schedule in the agent's own terms: a cron in UTC, of `*` and lists of numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepeatedOnWire {
+    /// How long a window stays open.
+    pub duration_seconds: u32,
+    /// `*`, or numbers from 0 to 59.
+    pub cron_minutes: String,
+    /// `*`, or numbers from 0 to 23.
+    pub cron_hours: String,
+    /// `*`, or numbers from 1 to 31.
+    pub cron_day_month: String,
+    /// `*`, or numbers from 1 to 12.
+    pub cron_month: String,
+    /// `*`, or numbers from 0, which is Sunday, to 6.
+    pub cron_day_week: String,
+}
+
+impl RepeatedOnWire {
+    /// The schedule, if the agent can be told of it.
+    fn of(schedule: &RepeatedSchedule) -> Option<Self> {
+        let duration_seconds = u32::try_from(schedule.spec.duration.num_seconds()).ok()?;
+        let [minutes, hours, day_month, month, day_week] = schedule.spec.as_lists()?;
+        Some(Self {
+            duration_seconds,
+            cron_minutes: minutes,
+            cron_hours: hours,
+            cron_day_month: day_month,
+            cron_month: month,
+            cron_day_week: day_week,
+        })
+    }
+}
+
+/// Those of some schedules that the agent can be told of, by id, with what they open.
+pub(super) fn on_wire(schedules: &[RepeatedSchedule]) -> Vec<(Opener, RepeatedOnWire)> {
+    let told = schedules.iter().filter_map(|schedule| {
+        let wire = RepeatedOnWire::of(schedule)?;
+        Some((Opener::Repeated(schedule.id), wire))
+    });
+    let mut told: Vec<_> = told.collect();
+    told.sort_by_key(|(opener, _)| *opener);
+    told
+}

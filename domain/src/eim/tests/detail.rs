@@ -1,0 +1,113 @@
+//! Both dialects of the detail, and what is neither.
+
+use super::*;
+use crate::run::FailureKind;
+
+const SERVERS: &str = r#"{"update_log":[
+    {"update_type":"application","package_name":"curl","update_time":"2026-01-01T00:00:00Z",
+     "action":"upgrade","status":"installed","version":"8.5"},
+    {"package_name":"jq","action":"install","status":"failed","failure_reason":"download","failure_log":"404"}]}"#;
+
+#[test]
+fn both_dialects_are_read() {
+    let detail = Detail::read(SERVERS);
+    assert_eq!(detail.packages.len(), 2);
+    assert_eq!(detail.changed, 1);
+    assert_eq!(detail.failure().reason, "download: 404");
+    assert_eq!(detail.text, SERVERS);
+
+    let agents =
+        r#"{"UpdateLog":[{"StatusDetail.Status":"FAIL","FailureReason":"insufficientstorage"}]}"#;
+    let failure = Detail::read(agents).failure();
+    assert_eq!(
+        (failure.kind, failure.reason.as_str()),
+        (FailureKind::Storage, "insufficientstorage")
+    );
+    let well =
+        Detail::read(r#"{"UpdateLog":[{"StatusDetail.Status":"SUCCESS","Version":"24.04"}]}"#);
+    assert_eq!((well.failure, well.changed), (None, 0));
+    let mute = Detail::read(r#"{"UpdateLog":[{"StatusDetail.Status":"FAIL"}]}"#);
+    assert_eq!(mute.failure().reason, "the node gave no reason");
+}
+
+#[test]
+fn every_reason_has_its_kind() {
+    use FailureKind as K;
+    for (reason, kind) in [
+        ("unspecified", K::Unspecified),
+        ("nofailure", K::Unspecified),
+        ("download", K::Download),
+        ("rsauthentication", K::Download),
+        ("insufficientstorage", K::Storage),
+        ("signaturecheck", K::Signature),
+        ("utwrite", K::Apply),
+        ("utbootconfiguration", K::Apply),
+        ("updatetool", K::Apply),
+        ("inbm", K::Apply),
+        ("bootloader", K::Reboot),
+        ("criticalservices", K::Verify),
+        ("oscommit", K::Verify),
+        ("something new", K::Unspecified),
+    ] {
+        let agents = format!(r#"{{"UpdateLog":[{{"FailureReason":"{reason}"}}]}}"#);
+        let servers =
+            format!(r#"{{"update_log":[{{"status":"failed","failure_reason":"{reason}"}}]}}"#);
+        for text in [agents, servers] {
+            assert_eq!(Detail::read(&text).failure().kind, kind, "{text}");
+        }
+    }
+}
+
+#[test]
+fn what_was_rolled_back_did_not_go_well() {
+    let detail = Detail::read(r#"{"update_log":[{"package_name":"jq","status":"rolledback"}]}"#);
+    assert_eq!(detail.failure().reason, "it was rolled back");
+    assert_eq!(detail.changed, 0);
+}
+
+#[test]
+fn plain_text_is_kept_verbatim() {
+    for text in [
+        "cannot download: timeout",
+        "skipping IMMUTABLE update request on Ubuntu node",
+        "[]",
+        "7",
+        r#"{"update_log":7}"#,
+        r#"{"update_log":[{"version":7}]}"#,
+        r#"{"other":[]}"#,
+    ] {
+        let detail = Detail::read(text);
+        assert_eq!(detail.text, text);
+        assert_eq!(detail.failure().reason, text);
+        assert!(detail.packages.is_empty());
+    }
+    assert_eq!(
+        Detail::read("cannot download: x").failure().kind,
+        FailureKind::Download
+    );
+    assert_eq!(Detail::read("").failure().reason, "the node gave no reason");
+}
+
+#[test]
+fn a_hostile_detail_is_kept_within_bounds() {
+    let zero =
+        r#"{"update_log":[{"package_name":"a\u0000b","status":"failed","failure_log":"x\u0000"}]}"#;
+    let detail = Detail::read(zero);
+    assert!(!detail.packages[0].name.contains('\0'));
+    assert!(!detail.failure().reason.contains('\0'));
+    assert!(!Detail::read("a\0b").text.contains('\0'));
+
+    let entry = r#"{"package_name":"a","status":"installed"}"#;
+    let many = format!(r#"{{"update_log":[{}]}}"#, vec![entry; 20_000].join(","));
+    let detail = Detail::read(&many);
+    assert_eq!((detail.packages.len(), detail.changed), (10_000, 20_000));
+    assert!(detail.is_cut);
+    assert!(detail.text.len() <= 100_000 && detail.text.ends_with("… [cut]"));
+
+    let name = "a".repeat(90_000);
+    let long = format!(r#"{{"update_log":[{{"package_name":"{name}"}}]}}"#);
+    assert_eq!(Detail::read(&long).packages[0].name.len(), 256);
+    let deep = format!(r#"{{"update_log":{}"#, "[".repeat(100_000));
+    assert!(Detail::read(&deep).packages.is_empty());
+    assert_eq!(Detail::read(&"x".repeat(10 << 20)).text.len(), 100_000);
+}

@@ -1,0 +1,95 @@
+//! What a node says about its image, held against what it was told.
+
+use super::*;
+use SampleKind::{Downloading, Started, UpToDate, Updated};
+
+/// A node that runs 3.0.1 and was told of 3.0.2.
+fn told_of_an_image() -> Story {
+    let mut story = Story::of(node(OsKind::Immutable));
+    story.images = vec![image(1, "3.0.1"), image(2, "3.0.2"), image(3, "3.0.3")];
+    story.delivered = Delivered {
+        single: Some((NOON - hours(1), NOON + hours(1))),
+        policy: Some(PolicyId::nth(1)),
+        image: Some(image(2, "3.0.2")),
+        ..Delivered::default()
+    };
+    story.hear(&sample(UpToDate));
+    story
+}
+
+#[test]
+fn the_image_that_an_update_was_for_is_proved_by_its_echo() {
+    let mut story = told_of_an_image();
+    story.hear(&sample(Started));
+    let proof = story.hear(&naming(Updated, "edge", "3.0.2"));
+    assert_eq!(proof.image, Some(image(2, "3.0.2")));
+    assert_eq!(story.conditions(), []);
+    // Also when its start was never seen, and only once.
+    let mut story = told_of_an_image();
+    assert!(
+        story
+            .hear(&naming(Updated, "edge", "3.0.2"))
+            .image
+            .is_some()
+    );
+    assert_eq!(story.hear(&naming(Updated, "edge", "3.0.2")).image, None);
+}
+
+/// It reports what it was told last, not what it booted (southbound section 3.8): what its run was for counts.
+#[test]
+fn another_image_than_the_frozen_one_is_not_believed() {
+    let mut story = told_of_an_image();
+    story.hear(&sample(Downloading));
+    story.delivered.image = Some(image(3, "3.0.3"));
+    let proof = story.hear(&naming(Updated, "edge", "3.0.3"));
+    assert_eq!(proof.image, None);
+    assert_eq!(story.conditions(), [ConditionKind::OtherImage]);
+    assert_eq!(
+        story.runs[0].1.name(),
+        "succeeded",
+        "the outcome is not lost"
+    );
+    assert_eq!(story.known.running, image(1, "3.0.1"));
+    // An update that reports what it was for settles it.
+    story.hears(&[sample(UpToDate), naming(Updated, "edge", "3.0.3")]);
+    assert_eq!(story.conditions(), []);
+    assert_eq!(story.known.running, image(3, "3.0.3"));
+}
+
+#[test]
+fn an_image_of_nowhere_and_one_of_another_profile_are_shown() {
+    let mut story = told_of_an_image();
+    story.hear(&naming(Updated, "edge", "9.9"));
+    assert_eq!(
+        story.conditions(),
+        [ConditionKind::UnknownImage, ConditionKind::OtherImage]
+    );
+    story.hear(&naming(UpToDate, "desktop", "3.0.2"));
+    assert_eq!(
+        story.conditions(),
+        [ConditionKind::ProfileMismatch, ConditionKind::OtherImage]
+    );
+    story.hear(&naming(UpToDate, "edge", "3.0.1"));
+    assert_eq!(story.conditions(), [ConditionKind::OtherImage]);
+}
+
+#[test]
+fn a_node_without_images_is_not_asked_for_one() {
+    let mut story = Story::at_rest(true);
+    let proof = story.hear(&naming(Updated, "edge", "3.0.2"));
+    assert_eq!((proof.image, proof.conditions), (None, vec![]));
+}
+
+#[test]
+fn what_could_be_updated_is_known_or_stays() {
+    let images = [image(1, "3.0.1"), image(2, "3.0.2")];
+    let known = node(OsKind::Immutable);
+    assert_eq!(
+        available(&known, &images, "x").as_deref(),
+        Some("Edge 3.0.2")
+    );
+    assert_eq!(available(&known, &images[..1], "").as_deref(), Some(""));
+    assert_eq!(available(&known, &[], ""), None);
+    let packages = node(OsKind::Mutable);
+    assert_eq!(available(&packages, &[], "[]").as_deref(), Some("[]"));
+}
