@@ -17,6 +17,10 @@ const STEPS: &[Step] = &[
     step!("20261121_000004_nodes_and_runs"),
     step!("20261121_000005_change_log"),
     step!("20261121_000006_row_level_security"),
+    step!("20261121_000007_places"),
+    step!("20261121_000008_wishes_for_places"),
+    step!("20261121_000009_brake_and_contents"),
+    step!("20261121_000010_walls_and_log_of_places"),
 ];
 
 impl MigratorTrait for Migrator {

@@ -1,17 +1,24 @@
 //! What a decision is made from, read in one transaction. The poll, the begin and the explanation read the same.
 
+mod surroundings;
+
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
-use evenkeel_domain::decide::{Decision, NodeFacts, Wanted, decide};
+use evenkeel_domain::assignment::{Assigned, Scope};
+use evenkeel_domain::decide::{Decision, NodeFacts, Protocol, Wanted, decide};
 use evenkeel_domain::host::Host;
+use evenkeel_domain::id::InstanceId;
+use evenkeel_domain::os::{Image, OsKind};
 use evenkeel_domain::run::{OpenRun, UpdateRun};
+use evenkeel_domain::schedule::{Ahead, Opens};
 use evenkeel_domain::window::Windows;
 
+use crate::chain::Chain;
 use crate::error::StoreError;
 use crate::nodes::NodeState;
-use crate::os_profiles;
 use crate::tx::Tx;
-use crate::{assignments, runs, schedules};
+use crate::{assignments, brake, os_profiles, pauses, runs, schedules};
+use surroundings::surroundings;
 
 /// Server-wide settings that decisions depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +38,33 @@ impl Default for Horizon {
     }
 }
 
+/// At which instant, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// To tell. What is counted may change at once.
+    Look(Time),
+    /// To give leave in this transaction. Where a limit applies, nobody else counts until its end. The caller took
+    /// [`Tx::judge_wanted`] first and then locked the node.
+    Judge(Time),
+}
+
+impl Reading {
+    /// The instant.
+    #[must_use]
+    pub const fn now(self) -> Time {
+        match self {
+            Self::Look(now) | Self::Judge(now) => now,
+        }
+    }
+}
+
 /// Everything that a decision is made from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct World {
+    /// The instance.
+    pub instance: InstanceId,
+    /// What it belongs to.
+    pub chain: Chain,
     /// What is known about the node.
     pub known: NodeFacts,
     /// What applies to it.
@@ -49,6 +80,42 @@ impl World {
         let open: Option<OpenRun> = self.run.as_ref().and_then(UpdateRun::as_open);
         decide(&self.known, &self.wanted, open.as_ref(), now)
     }
+
+    /// Counts again how far the limits of the policy that applies are used up: with [`Reading::Judge`] after a look,
+    /// once the look says that leave would be given.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub async fn count(&mut self, tx: &Tx, reading: Reading) -> Result<(), StoreError> {
+        let Some(scope) = self.applies().map(|assigned| assigned.scope) else {
+            return Ok(());
+        };
+        self.read_brake(tx, scope, reading.now()).await?;
+        // A refusal needs no exact count, so those who are refused do not wait for each other.
+        let is_free = self
+            .applies()
+            .is_some_and(|assigned| self.wanted.held(assigned).is_none());
+        if is_free && matches!(reading, Reading::Judge(_)) {
+            brake::lock(tx, scope).await?;
+            self.read_brake(tx, scope, reading.now()).await?;
+        }
+        Ok(())
+    }
+
+    async fn read_brake(&mut self, tx: &Tx, scope: Scope, now: Time) -> Result<(), StoreError> {
+        let counted = brake::read(tx, scope, self.instance, now).await?;
+        let mut policies = self.wanted.policies.iter_mut();
+        if let Some(assigned) = policies.find(|assigned| assigned.scope == scope) {
+            assigned.brake = counted;
+        }
+        Ok(())
+    }
+
+    /// What is assigned and applies: nearest that fits.
+    #[must_use]
+    pub fn applies(&self) -> Option<&Assigned> {
+        self.wanted.nearest(&self.known)
+    }
 }
 
 /// Reads what a decision about a node is made from.
@@ -60,28 +127,77 @@ pub async fn world(
     host: &Host,
     node: &NodeState,
     horizon: &Horizon,
-    now: Time,
+    reading: Reading,
 ) -> Result<World, StoreError> {
-    let os = os_profiles::find(tx, node.os).await?;
+    let now = reading.now();
+    let around = surroundings(tx, host, node).await?;
     let known = NodeFacts {
         trusted: host.is_trusted(),
         provisioned: node.provisioned,
-        os_kind: os.spec.kind,
+        os_kind: around.os.spec.kind,
+        running: Image::of(&around.os),
         speaks: node.protocol.clone(),
         last_end: node.last_end.clone(),
     };
-    let to_come = schedules::to_come(tx, host.id, now).await?;
-    let windows = to_come
-        .iter()
-        .filter_map(|schedule| schedule.window(now, horizon.max_window));
-    let wanted = Wanted {
-        policies: assignments::along(tx, node.instance, host.id).await?,
-        windows: Windows::from_now_on(windows, now),
-        fetch_ahead: horizon.fetch_ahead,
+    let policies = assignments::along(tx, &around.chain).await?;
+    let ahead = Ahead {
+        opens: Opens::from_setting(around.any_schedule_status),
+        ..ahead(node, &policies, horizon, now)
     };
-    Ok(World {
+    let (singles, mut repeated) = schedules::along(tx, &around.chain, now).await?;
+    let mut windows: Vec<_> = singles
+        .iter()
+        .flat_map(|schedule| schedule.windows_from(&ahead))
+        .collect();
+    windows.extend(
+        repeated
+            .iter()
+            .flat_map(|schedule| schedule.windows_from(&ahead)),
+    );
+    repeated.retain(|schedule| ahead.opens.admits(schedule.spec.status));
+    let ids = policies.iter().map(|assigned| assigned.policy.id);
+    let wanted = Wanted {
+        pauses: pauses::concerning(tx, host.site, ids).await?,
+        images: match known.os_kind {
+            OsKind::Mutable => Vec::new(),
+            OsKind::Immutable => os_profiles::images(tx, &known.running.profile_name).await?,
+        },
+        policies,
+        windows: Windows::from_now_on(windows, now),
+        repeated,
+        fetch_ahead: horizon.fetch_ahead,
+        order: around.order,
+    };
+    let mut world = World {
+        instance: node.instance,
+        chain: around.chain,
         known,
         wanted,
         run: runs::find_open(tx, node.instance).await?,
-    })
+    };
+    if world
+        .applies()
+        .is_some_and(|assigned| assigned.limits.any())
+    {
+        world.count(tx, reading).await?;
+    }
+    Ok(world)
+}
+
+/// Which windows matter: those that leave may be given ahead for, to nodes that understand it.
+fn ahead(node: &NodeState, policies: &[Assigned], horizon: &Horizon, now: Time) -> Ahead {
+    let (longest, limit) = match node.protocol {
+        Protocol::Own { .. } => {
+            let days = policies.iter().map(|a| a.policy.spec.offline_days).max();
+            (TimeDelta::days(days.unwrap_or_default().into()), 64)
+        }
+        Protocol::Eim | Protocol::Unknown => (TimeDelta::zero(), 8),
+    };
+    Ahead {
+        now,
+        until: now + longest.max(horizon.fetch_ahead),
+        limit,
+        max_window: horizon.max_window,
+        opens: Opens::default(),
+    }
 }

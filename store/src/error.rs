@@ -72,6 +72,20 @@ pub enum Conflict {
         /// What refers to it.
         field: &'static str,
     },
+    /// It would lie in itself.
+    #[error("{what} cannot lie in itself, nor in what lies in it")]
+    InItself {
+        /// The table, in the singular.
+        what: &'static str,
+    },
+    /// It would lie too deep.
+    #[error("at most {limit} of {what} may lie in each other")]
+    TooDeep {
+        /// The table, in the singular.
+        what: &'static str,
+        /// How many may lie in each other.
+        limit: usize,
+    },
     /// A rule that has no words of its own.
     #[error("a rule of the database forbids it: {rule}")]
     Rule {
@@ -139,53 +153,118 @@ fn is_rule(code: Option<&str>) -> bool {
 
 /// The words for a constraint of the schema. `message` tells a missing target from one that is still referred to.
 fn conflict(name: &str, message: &str) -> Conflict {
-    let taken = |what, field| Conflict::Taken { what, field };
-    let still = message.contains("update or delete");
-    match name {
-        "projects_name_key" => taken("project", "name"),
-        "hosts_uuid" => taken("host_resource", "uuid"),
-        "hosts_serial" => taken("host_resource", "serialNumber"),
-        "os_profiles_name" => taken("operating_system_resource", "name"),
-        "os_profiles_image" => taken("operating_system_resource", "profileName and imageId"),
-        "instances_host" => taken("instance_resource", "hostID"),
-        "instances_tenant_id_host_id_fkey" if still => Conflict::InUse {
-            what: "host_resource",
-            by: "an instance",
-        },
-        "instances_tenant_id_host_id_fkey" => Conflict::Dangling {
-            what: "host_resource",
-            field: "hostID",
-        },
-        "node_states_tenant_id_os_id_fkey" if still => Conflict::InUse {
-            what: "operating_system_resource",
-            by: "an instance",
-        },
-        "node_states_tenant_id_os_id_fkey" => Conflict::Dangling {
-            what: "operating_system_resource",
-            field: "osID",
-        },
-        "update_policies_tenant_id_target_os_id_fkey" if still => Conflict::InUse {
-            what: "operating_system_resource",
-            by: "an update policy",
-        },
-        "update_policies_tenant_id_target_os_id_fkey" => Conflict::Dangling {
-            what: "operating_system_resource",
-            field: "targetOsId",
-        },
-        "assignments_tenant_id_policy_id_fkey" if still => Conflict::InUse {
-            what: "os_update_policy_resource",
-            by: "an instance or assignment",
-        },
-        "assignments_tenant_id_policy_id_fkey" => Conflict::Dangling {
-            what: "os_update_policy_resource",
-            field: "osUpdatePolicyID",
-        },
-        "single_schedules_tenant_id_target_host_id_fkey" => Conflict::Dangling {
-            what: "host_resource",
-            field: "targetHostId",
-        },
-        rule => Conflict::Rule {
-            rule: rule.to_owned(),
-        },
+    if let Some((_, what, field)) = UNIQUE.iter().find(|(rule, ..)| *rule == name) {
+        return Conflict::Taken { what, field };
+    }
+    let Some(reference) = REFERENCES.iter().find(|reference| reference.rule == name) else {
+        let rule = name.to_owned();
+        return Conflict::Rule { rule };
+    };
+    let what = reference.what;
+    if message.contains("update or delete") {
+        let by = reference.by;
+        Conflict::InUse { what, by }
+    } else {
+        let field = reference.field;
+        Conflict::Dangling { what, field }
     }
 }
+
+/// What must be unique: the rule, what there is one of, and by which field.
+const UNIQUE: &[(&str, &str, &str)] = &[
+    ("projects_name_key", "project", "name"),
+    ("hosts_uuid", "host_resource", "uuid"),
+    ("hosts_serial", "host_resource", "serialNumber"),
+    ("os_profiles_name", OS, "name"),
+    ("os_profiles_image", OS, "profileName and imageId"),
+    ("instances_host", "instance_resource", "hostID"),
+];
+
+/// What refers to what.
+struct Reference {
+    rule: &'static str,
+    /// What is referred to.
+    what: &'static str,
+    /// What refers to it.
+    by: &'static str,
+    /// The field that refers to it.
+    field: &'static str,
+}
+
+const fn reference(
+    rule: &'static str,
+    what: &'static str,
+    by: &'static str,
+    field: &'static str,
+) -> Reference {
+    Reference {
+        rule,
+        what,
+        by,
+        field,
+    }
+}
+
+const HOST: &str = "host_resource";
+const OS: &str = "operating_system_resource";
+const REGION: &str = "region_resource";
+const SITE: &str = "site_resource";
+const SCHEDULE: &str = "a schedule";
+
+const REFERENCES: &[Reference] = &[
+    reference(
+        "instances_tenant_id_host_id_fkey",
+        HOST,
+        "an instance",
+        "hostID",
+    ),
+    reference(
+        "node_states_tenant_id_os_id_fkey",
+        OS,
+        "an instance",
+        "osID",
+    ),
+    reference(
+        "update_policies_tenant_id_target_os_id_fkey",
+        OS,
+        "an update policy",
+        "targetOsId",
+    ),
+    reference(
+        "assignments_tenant_id_policy_id_fkey",
+        "os_update_policy_resource",
+        "an instance or assignment",
+        "osUpdatePolicyID",
+    ),
+    reference(
+        "regions_parent",
+        REGION,
+        "a region that lies in it",
+        "parentId",
+    ),
+    reference("sites_region", REGION, "a site", "regionId"),
+    reference("hosts_site", SITE, "a host", "siteId"),
+    reference(
+        "single_schedules_tenant_id_target_host_id_fkey",
+        HOST,
+        SCHEDULE,
+        "targetHostId",
+    ),
+    reference("single_schedules_site", SITE, SCHEDULE, "targetSiteId"),
+    reference(
+        "single_schedules_region",
+        REGION,
+        SCHEDULE,
+        "targetRegionId",
+    ),
+    reference("repeated_schedules_host", HOST, SCHEDULE, "targetHostId"),
+    reference("repeated_schedules_site", SITE, SCHEDULE, "targetSiteId"),
+    reference(
+        "repeated_schedules_region",
+        REGION,
+        SCHEDULE,
+        "targetRegionId",
+    ),
+    reference("node_states_packages", "content", "an instance", "packages"),
+    reference("update_runs_packages", "content", "a run", "packages"),
+];

@@ -3,7 +3,7 @@
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::host::{Host, HostState, Registration, SerialNumber};
-use evenkeel_domain::id::HostId;
+use evenkeel_domain::id::{HostId, SiteId};
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::text::Name;
 use sea_orm::sea_query::Expr;
@@ -46,6 +46,7 @@ pub async fn register(tx: &Tx, host: &Registration, now: Time) -> Result<Host, S
         status_at: Set(now),
         created_at: Set(now),
         updated_at: Set(now),
+        site_id: Set(None),
     };
     row.insert(tx.conn()).await?.try_into()
 }
@@ -192,6 +193,42 @@ pub async fn set_status(tx: &Tx, id: HostId, status: &Status) -> Result<(), Stor
     Ok(())
 }
 
+/// What a person may change of a host. What is not given stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostChange {
+    /// Its name.
+    pub name: Option<Name>,
+    /// Where it stands; none is nowhere.
+    pub site: Option<Option<SiteId>>,
+}
+
+/// Changes a host.
+///
+/// # Errors
+/// There is no such host or site in the project.
+pub async fn change(
+    tx: &Tx,
+    id: HostId,
+    change: &HostChange,
+    now: Time,
+) -> Result<Host, StoreError> {
+    tx.write_wanted().await?;
+    find(tx, id).await?;
+    let mut row = ActiveModel {
+        tenant_id: Set(tx.tenant().uuid()),
+        id: Set(id.bits().cast_signed()),
+        updated_at: Set(now),
+        ..Default::default()
+    };
+    if let Some(name) = &change.name {
+        row.name = Set(name.to_string());
+    }
+    if let Some(site) = change.site {
+        row.site_id = Set(site.map(|site| site.bits().cast_signed()));
+    }
+    row.update(tx.conn()).await?.try_into()
+}
+
 /// Removes a host. What was assigned to it and scheduled for it goes with it.
 ///
 /// # Errors
@@ -209,6 +246,7 @@ impl TryFrom<Model> for Host {
         const TABLE: &str = "hosts";
         let state = |name: &str, column| named(HostState::from_name(name), TABLE, row.id, column);
         let serial = SerialNumber::parse("serial", row.serial.as_deref().unwrap_or_default());
+        let site = row.site_id.map(|id| SiteId::from_bits(id.cast_unsigned()));
         let indication = Indication::from_name(&row.status_indication);
         Ok(Self {
             id: HostId::from_bits(row.id.cast_unsigned()),
@@ -226,6 +264,7 @@ impl TryFrom<Model> for Host {
             note: row.note,
             public_key: row.public_key,
             created_at: row.created_at,
+            site,
             updated_at: row.updated_at,
         })
     }

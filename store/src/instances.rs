@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use evenkeel_domain::Time;
-use evenkeel_domain::assignment::Scope;
+use evenkeel_domain::assignment::{Limits, Scope};
 use evenkeel_domain::id::{HostId, InstanceId, PolicyId};
 use evenkeel_domain::instance::{Instance, InstanceKind, InstanceState, NewInstance};
 use evenkeel_domain::os::SecurityFeature;
@@ -47,7 +47,8 @@ pub async fn create(tx: &Tx, new: &NewInstance, now: Time) -> Result<Instance, S
         .await?;
     nodes::create(tx, id, new.os, now).await?;
     if let Some(policy) = new.policy {
-        assignments::set(tx, Scope::Instance(id), policy).await?;
+        let unlimited = Limits::default();
+        assignments::set(tx, Scope::Instance(id), policy, unlimited, now).await?;
     }
     find(tx, id).await
 }
@@ -146,7 +147,10 @@ pub async fn change(
     find(tx, id).await?;
     if let Some(policy) = change.policy {
         match policy {
-            Some(policy) => assignments::set(tx, Scope::Instance(id), policy).await?,
+            Some(policy) => {
+                let unlimited = Limits::default();
+                assignments::set(tx, Scope::Instance(id), policy, unlimited, now).await?;
+            }
             None => assignments::clear(tx, Scope::Instance(id)).await?,
         }
     }

@@ -1,6 +1,6 @@
 //! What is the same for everything that has an id of its own.
 
-use sea_orm::{ColumnTrait, EntityTrait, FromQueryResult, QueryFilter};
+use sea_orm::{ColumnTrait, EntityTrait, FromQueryResult, QueryFilter, QuerySelect};
 
 use crate::error::StoreError;
 use crate::tx::{Scoped, Tx, among};
@@ -24,6 +24,17 @@ where
     found
         .ok_or(StoreError::NotFound { what: E::WHAT })?
         .try_into()
+}
+
+/// Whether there is a thing with this id in the project.
+pub(crate) async fn exists<E: Keyed>(tx: &Tx, id: u32) -> Result<bool, StoreError> {
+    let found = tx
+        .scope::<E>()
+        .select_only()
+        .column(E::ID)
+        .filter(E::ID.eq(id.cast_signed()))
+        .into_tuple::<i32>();
+    Ok(found.one(tx.conn()).await?.is_some())
 }
 
 /// The things with these ids that there are, in no order.

@@ -3,8 +3,10 @@
 //! There is no reading or writing on a bare [`Store`]: [`Store::tenant`] and [`Store::fleet`] open a transaction with a
 //! scope, every query starts from that scope, and row-level security is the second wall behind it.
 //!
-//! One file per aggregate. Locks are taken in one order: the project's advisory lock, the node's state, the run.
+//! One file per aggregate. Locks are taken in one order: the project's advisory lock, the node's state, the
+//! assignment, the run.
 
+mod chain;
 mod check;
 mod error;
 mod ids;
@@ -15,21 +17,29 @@ mod rows;
 mod tx;
 
 pub mod assignments;
+pub mod brake;
 pub mod changes;
 pub mod contacts;
+pub mod contents;
 pub mod decisions;
 pub mod hosts;
 pub mod instances;
 pub mod join_tokens;
 pub mod nodes;
+pub mod orders;
 pub mod os_profiles;
+pub mod pauses;
 pub mod policies;
 pub mod projects;
+pub mod regions;
 pub mod runs;
 pub mod schedules;
+pub mod settings;
+pub mod sites;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use chain::Chain;
 pub use check::{Misfit, Schema};
 pub use error::{Conflict, StoreError};
 pub use page::{Listed, Page};

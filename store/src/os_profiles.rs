@@ -2,7 +2,7 @@
 
 use evenkeel_domain::Time;
 use evenkeel_domain::id::OsId;
-use evenkeel_domain::os::{OsKind, OsProfile, OsProvider, OsSpec, SecurityFeature, Sha256};
+use evenkeel_domain::os::{Image, OsKind, OsProfile, OsProvider, OsSpec, SecurityFeature, Sha256};
 use sea_orm::{ActiveModelTrait, ColumnTrait, QueryFilter, QueryOrder, Set};
 
 use crate::error::StoreError;
@@ -102,6 +102,40 @@ pub async fn find(tx: &Tx, id: OsId) -> Result<OsProfile, StoreError> {
 /// The database cannot be reached.
 pub async fn find_many(tx: &Tx, ids: &[OsId]) -> Result<Vec<OsProfile>, StoreError> {
     keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
+}
+
+/// The images of a profile line that instances are updated to, in no order.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn images(tx: &Tx, profile_name: &str) -> Result<Vec<Image>, StoreError> {
+    let rows = tx
+        .scope::<Entity>()
+        .filter(Column::ProfileName.eq(profile_name))
+        .filter(Column::Kind.eq(OsKind::Immutable.name()))
+        .all(tx.conn())
+        .await?;
+    rows.into_iter()
+        .map(|row| Ok(Image::of(&row.try_into()?)))
+        .collect()
+}
+
+/// The entry of a profile line with an image id; none if there is none.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn find_image(
+    tx: &Tx,
+    profile_name: &str,
+    image_id: &str,
+) -> Result<Option<OsProfile>, StoreError> {
+    let row = tx
+        .scope::<Entity>()
+        .filter(Column::ProfileName.eq(profile_name))
+        .filter(Column::ImageId.eq(image_id))
+        .one(tx.conn())
+        .await?;
+    row.map(OsProfile::try_from).transpose()
 }
 
 /// Part of the entries, by id.

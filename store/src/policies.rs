@@ -3,6 +3,7 @@
 use evenkeel_domain::Time;
 use evenkeel_domain::id::{OsId, PolicyId};
 use evenkeel_domain::package::WantedPackage;
+use evenkeel_domain::pause::PauseScope;
 use evenkeel_domain::policy::{PolicySpec, TargetWish, UpdatePolicy, Wish};
 use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, QueryOrder, Set};
@@ -12,7 +13,7 @@ use crate::page::{self, Listed, Page};
 use crate::rows::named;
 use crate::rows::update_policy::{ActiveModel, Column, Entity, Model};
 use crate::tx::Tx;
-use crate::{ids, keyed};
+use crate::{ids, keyed, pauses};
 
 /// Makes a policy.
 ///
@@ -35,6 +36,8 @@ pub async fn create(tx: &Tx, spec: &PolicySpec, now: Time) -> Result<UpdatePolic
         sources: Set(target.sources),
         kernel_command: Set(target.kernel_command),
         created_at: Set(now),
+        allow_downgrade: Set(spec.allow_downgrade),
+        offline_days: Set(spec.offline_days.cast_signed()),
     };
     row.insert(tx.conn()).await?.try_into()
 }
@@ -63,13 +66,14 @@ pub async fn list(tx: &Tx, page: Page) -> Result<Listed<UpdatePolicy>, StoreErro
     page::read(tx, tx.scope::<Entity>().order_by_asc(Column::Id), page).await
 }
 
-/// Removes a policy. Runs keep their frozen copy.
+/// Removes a policy, and its pause. Runs keep their frozen copy.
 ///
 /// # Errors
 /// There is none in the project, or something is assigned to it.
 pub async fn delete(tx: &Tx, id: PolicyId) -> Result<(), StoreError> {
     tx.write_wanted().await?;
-    keyed::delete::<Entity>(tx, id.bits()).await
+    keyed::delete::<Entity>(tx, id.bits()).await?;
+    pauses::forget(tx, PauseScope::Policy(id)).await
 }
 
 impl TryFrom<Model> for UpdatePolicy {
@@ -98,6 +102,8 @@ impl TryFrom<Model> for UpdatePolicy {
                 name: named(name, TABLE, id, "name")?,
                 description: row.description,
                 wish: named(wish, TABLE, id, "mode")?,
+                allow_downgrade: row.allow_downgrade,
+                offline_days: row.offline_days.cast_unsigned(),
             },
             created_at: row.created_at,
         })

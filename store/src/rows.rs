@@ -8,9 +8,15 @@ pub mod instance;
 pub mod join_token;
 pub mod node_state;
 pub mod os_profile;
+pub mod pause;
 pub mod project;
+pub mod project_settings;
+pub mod region;
+pub mod repeated_schedule;
 pub mod run_event;
 pub mod single_schedule;
+pub mod site;
+pub mod update_order;
 pub mod update_policy;
 pub mod update_run;
 

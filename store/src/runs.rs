@@ -1,27 +1,29 @@
 //! Runs and their history. [`advance`] is the only way a run moves.
 
+mod age;
 mod convert;
+mod reading;
+
+pub use age::{Quiet, expire, quiet_since};
+pub use reading::{delete, events, find, find_attempt, find_open, list};
 
 use evenkeel_domain::Time;
-use evenkeel_domain::id::{HostId, InstanceId, RunId};
+use evenkeel_domain::assignment::{Level, Scope};
+use evenkeel_domain::id::{InstanceId, RunId};
 use evenkeel_domain::package::settle;
-use evenkeel_domain::run::{
-    AttemptId, Happening, Origin, Patience, RecordedEvent, RunState, UpdateRun,
-};
-use evenkeel_domain::tenant::TenantId;
+use evenkeel_domain::run::{AttemptId, Happening, Origin, Patience, RunState, UpdateRun};
 use sea_orm::sea_query::Expr;
 use sea_orm::{
     ActiveModelTrait, ColumnTrait, EntityTrait, IntoActiveModel, NotSet, QueryFilter, QueryOrder,
     QuerySelect, Set,
 };
 
-use crate::error::{Conflict, StoreError};
+use crate::error::StoreError;
 use crate::keyed::Keyed;
-use crate::page::{self, Listed, Page};
-use crate::rows::run_event;
 use crate::rows::update_run::{Column, Entity, Model};
-use crate::tx::{FleetTx, Tx, all};
-use crate::{ids, keyed};
+use crate::rows::{instance, named, run_event};
+use crate::tx::{Tx, one};
+use crate::{brake, ids};
 
 /// What an event is brought to.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,7 +75,8 @@ pub async fn advance(
     {
         return Ok(before);
     }
-    let state = match RunState::on(Some(&before.state), &happening.event, now, patience) {
+    let patience = patience.with(&before);
+    let state = match RunState::on(Some(&before.state), &happening.event, now, &patience) {
         Ok(state) => state,
         Err(_) if happening.sequence.is_some() => before.state.clone(),
         Err(refused) => return Err(refused.into()),
@@ -90,6 +93,9 @@ pub async fn advance(
     take_evidence(&mut run, happening);
     save(tx, &run, before.generation).await?;
     append(tx, &run, happening, now).await?;
+    if run.state.is_final() && !before.state.is_final() {
+        brake::release(tx, run.instance).await?;
+    }
     Ok(run)
 }
 
@@ -117,14 +123,56 @@ async fn open(
         started_at: now,
     };
     take_evidence(&mut run, happening);
-    let row = convert::into_row(tx.tenant(), &run)?
-        .into_active_model()
-        .reset_all();
-    Entity::insert(row)
+    let start = start(tx, run.instance, now).await?;
+    let row = Model {
+        granted_kind: start.scope.map(|scope| scope.level().name().to_owned()),
+        granted_id: start.scope.map(|scope| scope.bits().cast_signed()),
+        packages_digest: start.packages,
+        ..convert::into_row(tx.tenant(), &run)?
+    };
+    Entity::insert(row.into_active_model().reset_all())
         .exec_without_returning(tx.conn())
         .await?;
     append(tx, &run, happening, now).await?;
+    if run.state.is_final() {
+        brake::release(tx, run.instance).await?;
+    }
     Ok(run)
+}
+
+/// What an instance begins a run with.
+struct Start {
+    /// The assignment that it holds a slot of.
+    scope: Option<Scope>,
+    /// What is installed.
+    packages: Option<Vec<u8>>,
+}
+
+/// Reads what an instance begins a run with. A slot that it holds until an instant is now held until the end of the run.
+async fn start(tx: &Tx, instance: InstanceId, now: Time) -> Result<Start, StoreError> {
+    let sql = "WITH held AS (UPDATE brake_slots SET until_at = NULL WHERE tenant_id = $1 AND instance_id = $2 \
+               AND (until_at IS NULL OR until_at > $3) RETURNING target_kind, target_id, since_at) \
+               SELECT n.packages_digest, h.target_kind, h.target_id FROM node_states n LEFT JOIN held h ON true \
+               WHERE n.tenant_id = $1 AND n.instance_id = $2 ORDER BY h.since_at DESC NULLS LAST LIMIT 1";
+    let id = instance.bits().cast_signed();
+    let late = now - brake::REVIVED_FOR;
+    let values = [tx.tenant().uuid().into(), id.into(), late.into()];
+    let Some(row) = one(tx.conn(), sql, values).await? else {
+        let what = instance::Entity::WHAT;
+        return Err(StoreError::NotFound { what });
+    };
+    let kind: Option<String> = row.try_get_by_index(1)?;
+    let target: Option<i32> = row.try_get_by_index(2)?;
+    let scope = match kind.zip(target) {
+        None => None,
+        Some((kind, target)) => {
+            let level = Level::from_name(&kind);
+            let level = named(level, "brake_slots", id, "target_kind")?;
+            Some(Scope::from_bits(level, target.cast_unsigned()))
+        }
+    };
+    let packages = row.try_get_by_index(0)?;
+    Ok(Start { scope, packages })
 }
 
 /// What came with an event belongs to the run.
@@ -154,7 +202,10 @@ async fn save(tx: &Tx, run: &UpdateRun, seen: i64) -> Result<(), StoreError> {
     row.policy_id = NotSet;
     row.origin = NotSet;
     row.target_digest = NotSet;
+    row.packages_digest = NotSet;
     row.granted_at = NotSet;
+    row.granted_kind = NotSet;
+    row.granted_id = NotSet;
     row.started_at = NotSet;
     let saved = tx
         .change::<Entity>()
@@ -197,17 +248,31 @@ async fn append(
     Ok(())
 }
 
-/// Notes that a run was given leave to begin. From then on nobody but its node knows whether it has begun.
+/// Notes that a run was given leave to begin under an assignment, and takes one of its slots. From then on nobody but
+/// its node knows whether it has begun; the slot is let go when the run ends.
 ///
 /// # Errors
 /// The database cannot be reached.
-pub async fn grant(tx: &Tx, id: RunId, now: Time) -> Result<(), StoreError> {
+pub async fn grant(
+    tx: &Tx,
+    run: &UpdateRun,
+    under: Option<Scope>,
+    now: Time,
+) -> Result<(), StoreError> {
+    let (kind, id) = under
+        .map(|scope| (scope.level().name(), scope.bits().cast_signed()))
+        .unzip();
     tx.change::<Entity>()
         .col_expr(Column::GrantedAt, Expr::value(now))
-        .filter(Column::Id.eq(id.bits().cast_signed()))
+        .col_expr(Column::GrantedKind, Expr::value(kind))
+        .col_expr(Column::GrantedId, Expr::value(id))
+        .filter(Column::Id.eq(run.id.bits().cast_signed()))
         .exec(tx.conn())
         .await?;
-    Ok(())
+    match under {
+        Some(scope) => brake::hold(tx, scope, run.instance, None, now).await,
+        None => Ok(()),
+    }
 }
 
 async fn lock(tx: &Tx, id: RunId) -> Result<UpdateRun, StoreError> {
@@ -218,149 +283,6 @@ async fn lock(tx: &Tx, id: RunId) -> Result<UpdateRun, StoreError> {
     found
         .ok_or(StoreError::NotFound { what: Entity::WHAT })?
         .try_into()
-}
-
-/// The run with this id.
-///
-/// # Errors
-/// There is none in the project.
-pub async fn find(tx: &Tx, id: RunId) -> Result<UpdateRun, StoreError> {
-    keyed::find::<Entity, _>(tx, id.bits()).await
-}
-
-/// The run of an instance that is not over.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn find_open(tx: &Tx, instance: InstanceId) -> Result<Option<UpdateRun>, StoreError> {
-    let found = tx
-        .scope::<Entity>()
-        .filter(Column::InstanceId.eq(instance.bits().cast_signed()))
-        .filter(Column::EndedAt.is_null())
-        .one(tx.conn())
-        .await?;
-    found.map(UpdateRun::try_from).transpose()
-}
-
-/// The run that an attempt of an instance became.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn find_attempt(
-    tx: &Tx,
-    instance: InstanceId,
-    attempt: AttemptId,
-) -> Result<Option<UpdateRun>, StoreError> {
-    let found = tx
-        .scope::<Entity>()
-        .filter(Column::InstanceId.eq(instance.bits().cast_signed()))
-        .filter(Column::Attempt.eq(attempt.0))
-        .one(tx.conn())
-        .await?;
-    found.map(UpdateRun::try_from).transpose()
-}
-
-/// The history of a run, oldest first.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn events(tx: &Tx, id: RunId) -> Result<Vec<RecordedEvent>, StoreError> {
-    let rows = tx
-        .scope::<run_event::Entity>()
-        .filter(run_event::Column::RunId.eq(id.bits().cast_signed()))
-        .order_by_asc(run_event::Column::Position)
-        .all(tx.conn())
-        .await?;
-    Ok(rows.into_iter().map(convert::event).collect())
-}
-
-/// Part of the runs, by id; only those of one instance, newest first, if it is given.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn list(
-    tx: &Tx,
-    instance: Option<InstanceId>,
-    page: Page,
-) -> Result<Listed<UpdateRun>, StoreError> {
-    let list = match instance {
-        None => tx.scope::<Entity>(),
-        Some(instance) => tx
-            .scope::<Entity>()
-            .filter(Column::InstanceId.eq(instance.bits().cast_signed()))
-            .order_by_desc(Column::StartedAt),
-    };
-    page::read(tx, list.order_by_asc(Column::Id), page).await
-}
-
-/// Removes a run that is over, with its history.
-///
-/// # Errors
-/// There is none in the project, or it is not over: its node would open it again.
-pub async fn delete(tx: &Tx, id: RunId) -> Result<(), StoreError> {
-    let delete = tx
-        .remove::<Entity>()
-        .filter(Column::Id.eq(id.bits().cast_signed()))
-        .filter(Column::EndedAt.is_not_null());
-    if delete.exec(tx.conn()).await?.rows_affected == 1 {
-        return Ok(());
-    }
-    find(tx, id).await?;
-    Err(StoreError::Conflict(Conflict::InUse {
-        what: Entity::WHAT,
-        by: "an attempt that is not over",
-    }))
-}
-
-/// An open run that nothing was heard of for a while.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quiet {
-    /// Its project.
-    pub tenant: TenantId,
-    /// The host of its instance.
-    pub host: HostId,
-    /// The run.
-    pub run: RunId,
-    /// Since when it stands where it stands.
-    pub since: Time,
-}
-
-/// Open runs of all projects that stand where they stand since before an instant, longest first; those after `last` in
-/// that order. Who acts on one locks its node and judges again.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn quiet_since(
-    tx: &FleetTx,
-    before: Time,
-    last: Option<Quiet>,
-    limit: u32,
-) -> Result<Vec<Quiet>, StoreError> {
-    let sql = "SELECT r.tenant_id, i.host_id, r.id, r.state_since FROM update_runs r \
-               JOIN instances i ON i.tenant_id = r.tenant_id AND i.id = r.instance_id \
-               WHERE r.ended_at IS NULL AND r.state_since < $1 \
-               AND ($2::timestamptz IS NULL OR (r.state_since, r.tenant_id, r.id) > ($2, $3, $4)) \
-               ORDER BY r.state_since, r.tenant_id, r.id LIMIT $5";
-    let values = [
-        before.into(),
-        last.map(|last| last.since).into(),
-        last.map(|last| last.tenant.uuid()).into(),
-        last.map(|last| last.run.bits().cast_signed()).into(),
-        i64::from(limit).into(),
-    ];
-    let quiet = |row: sea_orm::QueryResult| -> Result<Quiet, StoreError> {
-        Ok(Quiet {
-            tenant: TenantId::new(row.try_get_by_index(0)?),
-            host: HostId::from_bits(row.try_get_by_index::<i32>(1)?.cast_unsigned()),
-            run: RunId::from_bits(row.try_get_by_index::<i32>(2)?.cast_unsigned()),
-            since: row.try_get_by_index(3)?,
-        })
-    };
-    all(tx.conn(), sql, values)
-        .await?
-        .into_iter()
-        .map(quiet)
-        .collect()
 }
 
 impl TryFrom<Model> for UpdateRun {

@@ -1,17 +1,30 @@
 //! Single schedules.
 
+pub mod repeated;
+mod target;
+
 use evenkeel_domain::Time;
-use evenkeel_domain::id::{HostId, SingleScheduleId};
-use evenkeel_domain::schedule::{ScheduleStatus, ScheduleTarget, SingleSchedule, SingleSpec};
+use evenkeel_domain::id::SingleScheduleId;
+use evenkeel_domain::schedule::{
+    RepeatedSchedule, ScheduleStatus, ScheduleTarget, SingleSchedule, SingleSpec,
+};
 use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, ColumnTrait, ExprTrait, QueryFilter, QueryOrder, Set};
 
+use crate::chain::Chain;
 use crate::error::StoreError;
 use crate::page::{self, Listed, Page};
 use crate::rows::named;
 use crate::rows::single_schedule::{ActiveModel, Column, Entity, Model};
 use crate::tx::Tx;
 use crate::{ids, keyed};
+use target::TargetBits;
+
+const TARGET: target::Columns<Column> = target::Columns {
+    host: Column::TargetHostId,
+    site: Column::TargetSiteId,
+    region: Column::TargetRegionId,
+};
 
 /// Makes a schedule.
 ///
@@ -20,19 +33,9 @@ use crate::{ids, keyed};
 pub async fn create(tx: &Tx, spec: &SingleSpec, now: Time) -> Result<SingleSchedule, StoreError> {
     tx.write_wanted().await?;
     let id = SingleScheduleId::nth(ids::next(tx.conn(), "single_schedule_numbers").await?);
-    let host = spec
-        .target
-        .map(|ScheduleTarget::Host(host)| host.bits().cast_signed());
     let row = ActiveModel {
-        tenant_id: Set(tx.tenant().uuid()),
-        id: Set(id.bits().cast_signed()),
-        name: Set(spec.name.to_string()),
-        status: Set(spec.status.name().to_owned()),
-        start_at: Set(spec.start),
-        end_at: Set(spec.end),
-        target_host_id: Set(host),
         created_at: Set(now),
-        updated_at: Set(now),
+        ..written(tx, id, spec, now)
     };
     row.insert(tx.conn()).await?.try_into()
 }
@@ -45,34 +48,64 @@ pub async fn find(tx: &Tx, id: SingleScheduleId) -> Result<SingleSchedule, Store
     keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
-/// Part of the schedules, by id; only those of one host if it is given.
+/// Part of the schedules, by id; only those with one target if it is given.
 ///
 /// # Errors
 /// The database cannot be reached.
 pub async fn list(
     tx: &Tx,
-    host: Option<HostId>,
+    target: Option<ScheduleTarget>,
     page: Page,
 ) -> Result<Listed<SingleSchedule>, StoreError> {
     let mut list = tx.scope::<Entity>().order_by_asc(Column::Id);
-    if let Some(host) = host {
-        list = list.filter(Column::TargetHostId.eq(host.bits().cast_signed()));
+    if let Some(target) = target {
+        list = list.filter(TARGET.is(target));
     }
     page::read(tx, list, page).await
 }
 
-/// The schedules of a host that are not over.
+/// The schedules along a chain that are not over.
 ///
 /// # Errors
 /// The database cannot be reached.
-pub async fn to_come(tx: &Tx, host: HostId, now: Time) -> Result<Vec<SingleSchedule>, StoreError> {
+pub async fn to_come(tx: &Tx, chain: &Chain, now: Time) -> Result<Vec<SingleSchedule>, StoreError> {
     let rows = tx
         .scope::<Entity>()
-        .filter(Column::TargetHostId.eq(host.bits().cast_signed()))
+        .filter(TARGET.along(chain))
         .filter(Column::EndAt.gt(now).or(Column::EndAt.is_null()))
+        .order_by_asc(Column::Id)
         .all(tx.conn())
         .await?;
     rows.into_iter().map(SingleSchedule::try_from).collect()
+}
+
+/// The schedules of both kinds along a chain that are not over.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn along(
+    tx: &Tx,
+    chain: &Chain,
+    now: Time,
+) -> Result<(Vec<SingleSchedule>, Vec<RepeatedSchedule>), StoreError> {
+    let singles = to_come(tx, chain, now).await?;
+    Ok((singles, repeated::along(tx, chain).await?))
+}
+
+/// Makes a schedule say something else.
+///
+/// # Errors
+/// There is none in the project, or its target is not in the project.
+pub async fn change(
+    tx: &Tx,
+    id: SingleScheduleId,
+    spec: &SingleSpec,
+    now: Time,
+) -> Result<SingleSchedule, StoreError> {
+    tx.write_wanted().await?;
+    find(tx, id).await?;
+    let row = written(tx, id, spec, now).update(tx.conn()).await?;
+    row.try_into()
 }
 
 /// Removes a schedule.
@@ -84,21 +117,40 @@ pub async fn delete(tx: &Tx, id: SingleScheduleId) -> Result<(), StoreError> {
     keyed::delete::<Entity>(tx, id.bits()).await
 }
 
+fn written(tx: &Tx, id: SingleScheduleId, spec: &SingleSpec, now: Time) -> ActiveModel {
+    let target = TargetBits::of(spec.target);
+    ActiveModel {
+        tenant_id: Set(tx.tenant().uuid()),
+        id: Set(id.bits().cast_signed()),
+        name: Set(spec.name.to_string()),
+        status: Set(spec.status.name().to_owned()),
+        start_at: Set(spec.start),
+        end_at: Set(spec.end),
+        target_host_id: Set(target.host),
+        target_site_id: Set(target.site),
+        target_region_id: Set(target.region),
+        updated_at: Set(now),
+        ..Default::default()
+    }
+}
+
 impl TryFrom<Model> for SingleSchedule {
     type Error = StoreError;
 
     fn try_from(row: Model) -> Result<Self, StoreError> {
         const TABLE: &str = "single_schedules";
-        let host = row
-            .target_host_id
-            .map(|host| HostId::from_bits(host.cast_unsigned()));
         let status = ScheduleStatus::from_name(&row.status);
+        let target = TargetBits {
+            host: row.target_host_id,
+            site: row.target_site_id,
+            region: row.target_region_id,
+        };
         let spec = SingleSpec {
             name: named(Name::parse("name", &row.name).ok(), TABLE, row.id, "name")?,
             status: named(status, TABLE, row.id, "status")?,
             start: row.start_at,
             end: row.end_at,
-            target: host.map(ScheduleTarget::Host),
+            target: target.target(),
         };
         Ok(Self {
             id: SingleScheduleId::from_bits(row.id.cast_unsigned()),

@@ -3,6 +3,8 @@
 //! One private Postgres a test program, started with its first test and gone with it; one template a set of migrations;
 //! one copy a test. The role is no superuser: as one, every policy of row-level security would pass.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use evenkeel_pg::PrivatePostgres;
@@ -41,6 +43,18 @@ pub async fn fresh_database() -> String {
     .await;
     admin.close().await.expect("close the connection");
     in_database(&server.postgres.url(), &name)
+}
+
+/// A store that counts the statements that are sent through it: those inside transactions, not their begin and end.
+#[must_use]
+pub fn counting(store: &Store) -> (Store, Arc<AtomicU64>) {
+    let mut counting = store.clone();
+    let count = Arc::new(AtomicU64::new(0));
+    let sent = count.clone();
+    counting.db.set_metric_callback(move |_| {
+        sent.fetch_add(1, Ordering::Relaxed);
+    });
+    (counting, count)
 }
 
 async fn start() -> Server {

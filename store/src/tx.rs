@@ -5,8 +5,8 @@ use sea_orm::sea_query::Expr;
 use sea_orm::sea_query::extension::postgres::PgFunc;
 use sea_orm::{
     ColumnTrait, ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, DeleteMany,
-    EntityTrait, ExprTrait, QueryFilter, QueryResult, Select, Statement, TransactionTrait,
-    UpdateMany, Value,
+    EntityTrait, ExprTrait, IdenStatic, Iterable, QueryFilter, QueryResult, Select, Statement,
+    TransactionTrait, UpdateMany, Value,
 };
 
 use crate::error::StoreError;
@@ -83,8 +83,12 @@ impl Tx {
     }
 
     /// Waits until nobody is judging what is wanted, and lets nobody do so until the end of the transaction. Taken by
-    /// whoever changes policies, assignments or schedules: a row lock could not see a new row.
-    pub(crate) async fn write_wanted(&self) -> Result<(), StoreError> {
+    /// whoever changes policies, assignments or schedules: a row lock could not see a new row. Whoever changes what it
+    /// has read takes it before it reads; every writer of the store takes it itself.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub async fn write_wanted(&self) -> Result<(), StoreError> {
         self.advisory("pg_advisory_xact_lock").await
     }
 
@@ -131,6 +135,15 @@ pub(crate) fn among(column: impl ColumnTrait, ids: impl IntoIterator<Item = i32>
     let ids: Vec<i32> = ids.into_iter().collect();
     let any = PgFunc::any(Expr::value(ids));
     Expr::col(column.as_column_ref()).eq(any)
+}
+
+/// The columns of a table under an alias, named so that `Model::from_query_result(row, "<alias>_")` finds them.
+pub(crate) fn columns<E: EntityTrait>(alias: &str) -> String {
+    let columns = E::Column::iter().map(|column| {
+        let name = column.as_str();
+        format!("{alias}.{name} AS {alias}_{name}")
+    });
+    columns.collect::<Vec<_>>().join(", ")
 }
 
 /// The settings are local to the transaction, or the pool would hand one tenant's rows to another.

@@ -14,6 +14,9 @@ pub struct Model {
     #[sea_orm(primary_key, auto_increment = false)]
     pub target_id: i32,
     pub policy_id: i32,
+    pub max_concurrent: Option<i32>,
+    pub stop_after_failures: Option<i32>,
+    pub since_at: DateTimeUtc,
 }
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]

@@ -25,6 +25,7 @@ pub struct Model {
     pub status_at: DateTimeUtc,
     pub created_at: DateTimeUtc,
     pub updated_at: DateTimeUtc,
+    pub site_id: Option<i32>,
 }
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]

@@ -30,12 +30,13 @@ pub struct Model {
     pub last_end_target: Option<String>,
     pub last_end_at: Option<DateTimeUtc>,
     pub last_end_verdict: Option<String>,
-    pub sample_kind: Option<String>,
-    pub sample_detail_digest: Option<String>,
-    pub delivered_start_at: Option<DateTimeUtc>,
-    pub delivered_end_at: Option<DateTimeUtc>,
-    pub delivered_policy_id: Option<i32>,
-    pub delivery_cleared_at: Option<DateTimeUtc>,
+    pub sample: Option<Json>,
+    pub delivered: Json,
+    pub conditions: Json,
+    pub previous_boot_id: String,
+    pub packages_digest: Option<Vec<u8>>,
+    pub booted_profile: Option<String>,
+    pub booted_image: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]

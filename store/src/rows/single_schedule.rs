@@ -17,6 +17,8 @@ pub struct Model {
     pub start_at: DateTimeUtc,
     pub end_at: Option<DateTimeUtc>,
     pub target_host_id: Option<i32>,
+    pub target_site_id: Option<i32>,
+    pub target_region_id: Option<i32>,
     pub created_at: DateTimeUtc,
     pub updated_at: DateTimeUtc,
 }

@@ -20,6 +20,8 @@ pub struct Model {
     pub sources: Vec<String>,
     pub kernel_command: String,
     pub created_at: DateTimeUtc,
+    pub allow_downgrade: bool,
+    pub offline_days: i32,
 }
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]

@@ -32,6 +32,9 @@ pub struct Model {
     pub granted_at: Option<DateTimeUtc>,
     pub started_at: DateTimeUtc,
     pub ended_at: Option<DateTimeUtc>,
+    pub granted_kind: Option<String>,
+    pub granted_id: Option<i32>,
+    pub packages_digest: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]

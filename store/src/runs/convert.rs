@@ -40,6 +40,9 @@ pub(super) fn into_row(tenant: TenantId, run: &UpdateRun) -> Result<Model, Store
         granted_at: run.granted_at,
         started_at: run.started_at,
         ended_at: run.ended_at(),
+        granted_kind: None,
+        granted_id: None,
+        packages_digest: None,
     })
 }
 

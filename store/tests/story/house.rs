@@ -1,15 +1,25 @@
 //! What the stories begin with.
 
-use chrono::DateTime;
+use chrono::{DateTime, TimeDelta};
 use evenkeel_domain::Time;
+use evenkeel_domain::assignment::{Limits, Scope};
+use evenkeel_domain::decide::Protocol;
 use evenkeel_domain::host::{Host, Registration};
+use evenkeel_domain::id::{PolicyId, RegionId, SiteId};
 use evenkeel_domain::instance::{Instance, InstanceKind, NewInstance};
 use evenkeel_domain::os::{OsRelease, OsSpec, SecurityFeature};
+use evenkeel_domain::place::{Metadata, Region, RegionSpec, Site, SiteSpec};
+use evenkeel_domain::policy::{PolicySpec, UpdatePolicy, Wish};
 use evenkeel_domain::run::{AttemptId, Happening, Origin, RunEvent};
+use evenkeel_domain::schedule::{ScheduleStatus, ScheduleTarget, SingleSpec};
 use evenkeel_domain::tenant::{ProjectName, TenantId};
 use evenkeel_domain::text::Name;
+use evenkeel_store::decisions::{self, Horizon, Reading, World};
+use evenkeel_store::nodes::{self, Machine};
 use evenkeel_store::runs::{Opening, Subject};
-use evenkeel_store::{Store, hosts, instances, os_profiles, projects};
+use evenkeel_store::{
+    Store, Tx, assignments, hosts, instances, os_profiles, policies, projects, regions, sites,
+};
 use uuid::Uuid;
 
 pub const NOON: Time = DateTime::from_timestamp_nanos(1_800_000_000_000_000_000);
@@ -62,6 +72,108 @@ pub async fn node(store: &Store, tenant: TenantId, n: u128) -> (Host, Instance) 
     (host, instance)
 }
 
+/// A policy that wishes for the newest of everything.
+pub async fn latest(store: &Store, tenant: TenantId) -> UpdatePolicy {
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let spec = PolicySpec::parse("all", "", Wish::Latest).expect("a policy");
+    let policy = policies::create(&tx, &spec, NOON).await.expect("created");
+    tx.commit().await.expect("committed");
+    policy
+}
+
+pub async fn assign(
+    store: &Store,
+    tenant: TenantId,
+    scope: Scope,
+    policy: PolicyId,
+    limits: (Option<u32>, Option<u32>),
+) {
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let limits = Limits::parse(limits.0, limits.1).expect("limits");
+    assignments::set(&tx, scope, policy, limits, NOON)
+        .await
+        .expect("assigned");
+    tx.commit().await.expect("committed");
+}
+
+/// A window for a host, a site or a region.
+pub fn window(target: ScheduleTarget, from_hours: i64, to_hours: i64) -> SingleSpec {
+    SingleSpec {
+        name: Name::default(),
+        status: ScheduleStatus::OsUpdate,
+        start: NOON + TimeDelta::hours(from_hours),
+        end: Some(NOON + TimeDelta::hours(to_hours)),
+        target: Some(target),
+    }
+}
+
+/// A region, inside another one if it is given.
+pub async fn region(
+    store: &Store,
+    tenant: TenantId,
+    name: &str,
+    parent: Option<RegionId>,
+) -> Region {
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let spec = RegionSpec {
+        name: Name::parse("name", name).expect("a name"),
+        parent,
+        metadata: Metadata::default(),
+    };
+    let region = regions::create(&tx, &spec, NOON).await.expect("a region");
+    tx.commit().await.expect("committed");
+    region
+}
+
+pub async fn site(store: &Store, tenant: TenantId, region: Option<RegionId>) -> Site {
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let spec = SiteSpec {
+        region,
+        ..SiteSpec::default()
+    };
+    let site = sites::create(&tx, &spec, NOON).await.expect("a site");
+    tx.commit().await.expect("committed");
+    site
+}
+
+/// A change of where a host stands.
+pub fn at(site: Option<SiteId>) -> hosts::HostChange {
+    hosts::HostChange {
+        name: None,
+        site: Some(site),
+    }
+}
+
+pub async fn stands_at(store: &Store, tenant: TenantId, host: &Host, site: SiteId) {
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    hosts::change(&tx, host.id, &at(Some(site)), NOON)
+        .await
+        .expect("placed");
+    tx.commit().await.expect("committed");
+}
+
+/// The node on a host speaks as our agents do.
+pub async fn spoke(store: &Store, tenant: TenantId, host: &Host) {
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let mut node = nodes::lock(&tx, host.id).await.expect("locked");
+    node.provisioned = true;
+    node.protocol = Protocol::Own {
+        modules: vec!["packages".into()],
+    };
+    nodes::save(&tx, &node).await.expect("saved");
+    tx.commit().await.expect("committed");
+}
+
+/// What is to be decided about a node is made from this.
+pub async fn world(tx: &Tx, host: &Host, reading: Reading) -> World {
+    let (host, node) = nodes::read(tx, Machine::Host(host.id))
+        .await
+        .expect("a node");
+    decisions::world(tx, &host, &node, &Horizon::default(), reading)
+        .await
+        .expect("a world")
+}
+
 pub fn attempt(instance: &Instance, n: u128) -> Subject {
     Subject::New(Box::new(Opening {
         instance: instance.id,
@@ -71,6 +183,7 @@ pub fn attempt(instance: &Instance, n: u128) -> Subject {
         origin: Origin {
             target: None,
             policy: None,
+            order: None,
         },
     }))
 }

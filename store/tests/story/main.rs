@@ -1,5 +1,11 @@
 //! The store, told as stories on a real Postgres.
 
+mod assignments;
+mod brake;
 mod house;
+mod housekeeping;
+mod orders;
+mod places;
 mod runs;
 mod tenants;
+mod walls;

@@ -5,16 +5,15 @@ use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::package::PackageChange;
 use evenkeel_domain::policy::{PolicySpec, Wish};
 use evenkeel_domain::run::{AttemptId, Origin, Patience, RunEvent};
-use evenkeel_domain::schedule::{ScheduleStatus, ScheduleTarget, SingleSpec};
-use evenkeel_domain::text::Name;
-use evenkeel_store::decisions::{self, Horizon};
+use evenkeel_domain::schedule::ScheduleTarget;
+use evenkeel_store::decisions::Reading;
 use evenkeel_store::runs::{self, Opening, Subject};
 use evenkeel_store::testing::fresh_store;
-use evenkeel_store::{assignments, contacts, nodes, policies, schedules};
+use evenkeel_store::{contacts, policies, schedules};
 use futures_util::future::join_all;
 use uuid::Uuid;
 
-use crate::house::{NOON, attempt, node, numbered, project};
+use crate::house::{NOON, assign, attempt, latest, node, numbered, project, spoke, window, world};
 
 #[tokio::test]
 async fn a_run_is_moved_and_its_history_kept() {
@@ -90,6 +89,7 @@ async fn a_run_outlives_its_policy() {
         origin: Origin {
             target: None,
             policy: Some(policy.clone()),
+            order: None,
         },
     }));
     let patience = Patience::default();
@@ -143,32 +143,18 @@ async fn a_decision_reads_the_whole_chain() {
     let store = fresh_store().await;
     let tenant = project(&store, "ours").await;
     let (host, instance) = node(&store, tenant, 1).await;
+    let policy = latest(&store, tenant).await;
+    assign(&store, tenant, Scope::Project, policy.id, (None, None)).await;
+    spoke(&store, tenant, &host).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let spec = PolicySpec::parse("all", "", Wish::Latest).expect("a policy");
-    let policy = policies::create(&tx, &spec, NOON).await.expect("created");
-    assignments::set(&tx, Scope::Project, policy.id)
-        .await
-        .expect("assigned");
-    let window = SingleSpec {
-        name: Name::default(),
-        status: ScheduleStatus::OsUpdate,
-        start: NOON + TimeDelta::hours(1),
-        end: Some(NOON + TimeDelta::hours(2)),
-        target: Some(ScheduleTarget::Host(host.id)),
-    };
+    let window = window(ScheduleTarget::Host(host.id), 1, 2);
     schedules::create(&tx, &window, NOON)
         .await
         .expect("scheduled");
-    let mut node = nodes::lock(&tx, host.id).await.expect("locked");
-    node.provisioned = true;
-    nodes::save(&tx, &node).await.expect("saved");
 
     let at = |now| {
-        let (tx, host, node) = (&tx, &host, &node);
-        async move {
-            let world = decisions::world(tx, host, node, &Horizon::default(), now).await;
-            world.expect("a world").decide(now)
-        }
+        let (tx, host) = (&tx, &host);
+        async move { world(tx, host, Reading::Look(now)).await.decide(now) }
     };
     let before = at(NOON).await;
     assert_eq!(before.act.name(), "fetch");

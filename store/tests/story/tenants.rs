@@ -1,6 +1,6 @@
 //! Projects, walls between them, and what is in them.
 
-use evenkeel_domain::assignment::Scope;
+use evenkeel_domain::assignment::{Limits, Scope};
 use evenkeel_domain::os::OsSpec;
 use evenkeel_domain::policy::{PolicySpec, Wish};
 use evenkeel_domain::tenant::TenantId;
@@ -166,9 +166,16 @@ async fn a_policy_in_use_stays() {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let spec = PolicySpec::parse("all", "", Wish::Latest).expect("a policy");
     let policy = policies::create(&tx, &spec, NOON).await.expect("created");
-    assignments::set(&tx, Scope::Instance(instance.id), policy.id)
-        .await
-        .expect("assigned");
+    let unlimited = Limits::default();
+    assignments::set(
+        &tx,
+        Scope::Instance(instance.id),
+        policy.id,
+        unlimited,
+        NOON,
+    )
+    .await
+    .expect("assigned");
     tx.commit().await.expect("committed");
 
     let tx = store.tenant(tenant).await.expect("a transaction");

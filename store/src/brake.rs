@@ -1,0 +1,122 @@
+//! The brake of assignments: who is being changed under which, and how many failed.
+//!
+//! A slot is taken in the transaction that gives leave, after the row of the assignment was locked: so the count is exact
+//! whoever asks at the same time, on any replica. It is let go when the run of the instance ends. A slot of a node that
+//! starts by itself is let go as well when its time is over and no run was opened.
+
+use evenkeel_domain::Time;
+use evenkeel_domain::assignment::{Brake, Scope};
+use evenkeel_domain::id::InstanceId;
+use sea_orm::Value;
+
+use crate::error::StoreError;
+use crate::tx::{FleetTx, Tx, execute, one};
+
+/// A slot whose time is over is given back to its node for so long, if the news of its run comes late.
+pub(crate) const REVIVED_FOR: chrono::TimeDelta = chrono::TimeDelta::days(1);
+
+/// Counts what ended badly. One text for all who count.
+pub(crate) const FAILURES: &str = "SELECT count(*) FROM update_runs r \
+    WHERE r.tenant_id = a.tenant_id AND r.granted_kind = a.target_kind AND r.granted_id = a.target_id \
+    AND r.ended_at >= a.since_at AND r.state IN ('failed', 'reverted', 'abandoned') \
+    AND (r.state <> 'abandoned' OR r.cause = 'timed_out')";
+
+/// Lets nobody else count the slots of an assignment until the end of the transaction.
+pub(crate) async fn lock(tx: &Tx, scope: Scope) -> Result<(), StoreError> {
+    let sql = "SELECT FROM assignments WHERE tenant_id = $1 AND target_kind = $2 AND target_id = $3 FOR UPDATE";
+    one(tx.conn(), sql, key(tx, scope)).await?;
+    Ok(())
+}
+
+/// How far the limits of an assignment are used up, as an instance sees it.
+pub(crate) async fn read(
+    tx: &Tx,
+    scope: Scope,
+    instance: InstanceId,
+    now: Time,
+) -> Result<Brake, StoreError> {
+    let sql = format!(
+        "SELECT (SELECT count(*) FROM brake_slots s WHERE s.tenant_id = a.tenant_id AND s.target_kind = a.target_kind \
+         AND s.target_id = a.target_id AND s.instance_id <> $4 AND (s.until_at IS NULL OR s.until_at > $5)), \
+         EXISTS (SELECT FROM brake_slots s WHERE s.tenant_id = a.tenant_id AND s.target_kind = a.target_kind \
+         AND s.target_id = a.target_id AND s.instance_id = $4 AND (s.until_at IS NULL OR s.until_at > $5)), \
+         ({FAILURES}) \
+         FROM assignments a WHERE a.tenant_id = $1 AND a.target_kind = $2 AND a.target_id = $3"
+    );
+    let [tenant, kind, id] = key(tx, scope);
+    let instance = instance.bits().cast_signed();
+    let values = [tenant, kind, id, instance.into(), now.into()];
+    let Some(row) = one(tx.conn(), sql, values).await? else {
+        return Ok(Brake::default());
+    };
+    Ok(Brake {
+        held: count(row.try_get_by_index(0)?),
+        mine: row.try_get_by_index(1)?,
+        failures: count(row.try_get_by_index(2)?),
+    })
+}
+
+pub(crate) fn count(counted: i64) -> u32 {
+    u32::try_from(counted).unwrap_or(u32::MAX)
+}
+
+/// Takes a slot of an assignment for an instance, or keeps the one that it holds. The caller has judged in the same
+/// transaction ([`crate::decisions::Reading::Judge`]) that one is free. With `until`, the slot is let go at that instant
+/// unless a run of the instance was opened before; without, when its run ends.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn hold(
+    tx: &Tx,
+    scope: Scope,
+    instance: InstanceId,
+    until: Option<Time>,
+    now: Time,
+) -> Result<(), StoreError> {
+    let sql = "INSERT INTO brake_slots AS s (tenant_id, target_kind, target_id, instance_id, since_at, until_at) \
+               VALUES ($1, $2, $3, $4, $5, $6) \
+               ON CONFLICT (tenant_id, target_kind, target_id, instance_id) DO UPDATE SET \
+               until_at = CASE WHEN s.until_at IS NULL THEN NULL ELSE excluded.until_at END, \
+               since_at = CASE WHEN s.until_at <= excluded.since_at THEN excluded.since_at ELSE s.since_at END";
+    let [tenant, kind, id] = key(tx, scope);
+    let instance = instance.bits().cast_signed();
+    let values = [tenant, kind, id, instance.into(), now.into(), until.into()];
+    execute(tx.conn(), sql, values).await?;
+    Ok(())
+}
+
+/// Lets go what an instance holds.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn release(tx: &Tx, instance: InstanceId) -> Result<(), StoreError> {
+    let sql = "DELETE FROM brake_slots WHERE tenant_id = $1 AND instance_id = $2";
+    let values = [
+        tx.tenant().uuid().into(),
+        instance.bits().cast_signed().into(),
+    ];
+    execute(tx.conn(), sql, values).await?;
+    Ok(())
+}
+
+/// Removes slots whose time was over before an instant, at most so many. They count no more since then; what is kept of
+/// them is who held them, for news that comes late. Says how many. Safe on several replicas at once.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn clean(tx: &FleetTx, now: Time, limit: u32) -> Result<u64, StoreError> {
+    let sql = "WITH over AS (SELECT tenant_id, target_kind, target_id, instance_id FROM brake_slots WHERE until_at < $1 \
+               ORDER BY tenant_id, until_at LIMIT $2 FOR UPDATE SKIP LOCKED) \
+               DELETE FROM brake_slots s USING over o WHERE s.tenant_id = o.tenant_id \
+               AND s.target_kind = o.target_kind AND s.target_id = o.target_id AND s.instance_id = o.instance_id";
+    let values = [(now - REVIVED_FOR).into(), i64::from(limit).into()];
+    execute(tx.conn(), sql, values).await
+}
+
+fn key(tx: &Tx, scope: Scope) -> [Value; 3] {
+    [
+        tx.tenant().uuid().into(),
+        scope.level().name().into(),
+        scope.bits().cast_signed().into(),
+    ]
+}

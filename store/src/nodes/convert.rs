@@ -1,0 +1,130 @@
+//! Rows of nodes' states and what they mean.
+
+use evenkeel_domain::decide::{LastEnd, Protocol, Verdict};
+use evenkeel_domain::id::{InstanceId, OsId, RunId};
+use evenkeel_domain::status::{Indication, Status};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{BootedImage, NodeState};
+use crate::error::StoreError;
+use crate::rows::named;
+use crate::rows::node_state::Model;
+use crate::tx::Tx;
+
+const TABLE: &str = "node_states";
+
+pub(super) fn into_row(tx: &Tx, state: &NodeState) -> Result<Model, StoreError> {
+    let (protocol, modules) = match &state.protocol {
+        Protocol::Unknown => ("unknown", Vec::new()),
+        Protocol::Eim => ("eim", Vec::new()),
+        Protocol::Own { modules } => ("own", modules.clone()),
+    };
+    let end = state.last_end.as_ref();
+    let booted = state.booted.as_ref();
+    let sample = match &state.seen {
+        None => None,
+        Some(seen) => Some(json(seen, state, "sample")?),
+    };
+    Ok(Model {
+        tenant_id: tx.tenant().uuid(),
+        instance_id: state.instance.bits().cast_signed(),
+        os_id: state.os.bits().cast_signed(),
+        provisioned: state.provisioned,
+        protocol: protocol.to_owned(),
+        modules,
+        agent_version: state.agent_version.clone(),
+        boot_id: state.boot_id.clone(),
+        facts_digest: state.facts_digest.clone(),
+        facts: state.facts.clone(),
+        status: state.status.text.clone(),
+        status_indication: state.status.indication.name().to_owned(),
+        status_at: state.status.at,
+        update_status: state.update_status.text.clone(),
+        update_status_indication: state.update_status.indication.name().to_owned(),
+        update_status_at: state.update_status.at,
+        os_update_available: state.os_update_available.clone(),
+        last_end_run_id: end.map(|end| end.run.bits().cast_signed()),
+        last_end_target: end.and_then(|end| end.target.clone()),
+        last_end_at: end.map(|end| end.at),
+        last_end_verdict: end.map(|end| end.verdict.name().to_owned()),
+        sample,
+        delivered: json(&state.delivered, state, "delivered")?,
+        conditions: json(&state.conditions, state, "conditions")?,
+        previous_boot_id: state.previous_boot_id.clone(),
+        packages_digest: state.packages_digest.map(|digest| digest.to_vec()),
+        booted_profile: booted.map(|image| image.profile_name.clone()),
+        booted_image: booted.map(|image| image.image_id.clone()),
+    })
+}
+
+fn json(
+    value: &impl Serialize,
+    state: &NodeState,
+    column: &'static str,
+) -> Result<Value, StoreError> {
+    let row = state.instance.bits().cast_signed();
+    named(serde_json::to_value(value).ok(), TABLE, row, column)
+}
+
+impl TryFrom<Model> for NodeState {
+    type Error = StoreError;
+
+    fn try_from(row: Model) -> Result<Self, StoreError> {
+        let id = row.instance_id;
+        let indication = |name: &str, column| named(Indication::from_name(name), TABLE, id, column);
+        let protocol = match row.protocol.as_str() {
+            "unknown" => Some(Protocol::Unknown),
+            "eim" => Some(Protocol::Eim),
+            "own" => Some(Protocol::Own {
+                modules: row.modules,
+            }),
+            _ => None,
+        };
+        let last_end = match (row.last_end_run_id, row.last_end_at, &row.last_end_verdict) {
+            (Some(run), Some(at), Some(verdict)) => Some(LastEnd {
+                run: RunId::from_bits(run.cast_unsigned()),
+                target: row.last_end_target,
+                at,
+                verdict: named(Verdict::from_name(verdict), TABLE, id, "last_end_verdict")?,
+            }),
+            _ => None,
+        };
+        let seen = row.sample.map(serde_json::from_value).transpose().ok();
+        let delivered = serde_json::from_value(row.delivered).ok();
+        let conditions = serde_json::from_value(row.conditions).ok();
+        let packages = row.packages_digest.map(TryInto::try_into).transpose().ok();
+        let booted = row.booted_profile.zip(row.booted_image);
+        Ok(Self {
+            instance: InstanceId::from_bits(id.cast_unsigned()),
+            os: OsId::from_bits(row.os_id.cast_unsigned()),
+            provisioned: row.provisioned,
+            protocol: named(protocol, TABLE, id, "protocol")?,
+            agent_version: row.agent_version,
+            boot_id: row.boot_id,
+            facts_digest: row.facts_digest,
+            facts: row.facts,
+            status: Status {
+                text: row.status,
+                indication: indication(&row.status_indication, "status_indication")?,
+                at: row.status_at,
+            },
+            update_status: Status {
+                text: row.update_status,
+                indication: indication(&row.update_status_indication, "update_status_indication")?,
+                at: row.update_status_at,
+            },
+            os_update_available: row.os_update_available,
+            conditions: named(conditions, TABLE, id, "conditions")?,
+            previous_boot_id: row.previous_boot_id,
+            packages_digest: named(packages, TABLE, id, "packages_digest")?,
+            booted: booted.map(|(profile_name, image_id)| BootedImage {
+                profile_name,
+                image_id,
+            }),
+            last_end,
+            seen: named(seen, TABLE, id, "sample")?,
+            delivered: named(delivered, TABLE, id, "delivered")?,
+        })
+    }
+}

@@ -1,0 +1,84 @@
+//! Orders: what a person wants of single instances, outside the plan.
+
+use evenkeel_domain::id::InstanceId;
+use evenkeel_domain::order::{Order, OrderKind};
+use sea_orm::{ColumnTrait, QueryFilter};
+
+use crate::error::StoreError;
+use crate::rows::named;
+use crate::rows::update_order::{Column, Entity, Model};
+use crate::tx::{Tx, all};
+
+/// Gives an order to instances, in place of their earlier ones. Says which of them there are.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn set(
+    tx: &Tx,
+    instances: &[InstanceId],
+    order: &Order,
+) -> Result<Vec<InstanceId>, StoreError> {
+    tx.write_wanted().await?;
+    let sql = "INSERT INTO update_orders (tenant_id, instance_id, kind, given_at, until_at, reason, made_by) \
+               SELECT tenant_id, id, $3, $4, $5, $6, $7 FROM instances WHERE tenant_id = $1 AND id = ANY ($2) ORDER BY id \
+               ON CONFLICT (tenant_id, instance_id) DO UPDATE SET kind = excluded.kind, given_at = excluded.given_at, \
+               until_at = excluded.until_at, reason = excluded.reason, made_by = excluded.made_by \
+               RETURNING instance_id";
+    let bits: Vec<i32> = instances.iter().map(|id| id.bits().cast_signed()).collect();
+    let values = [
+        tx.tenant().uuid().into(),
+        bits.into(),
+        order.kind.name().into(),
+        order.at.into(),
+        order.until.max(order.at).into(),
+        order.reason.as_str().into(),
+        order.by.as_str().into(),
+    ];
+    let mut given = Vec::new();
+    for row in all(tx.conn(), sql, values).await? {
+        let bits: i32 = row.try_get_by_index(0)?;
+        given.push(InstanceId::from_bits(bits.cast_unsigned()));
+    }
+    Ok(given)
+}
+
+/// Takes the order of an instance back; nothing if there is none.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn clear(tx: &Tx, instance: InstanceId) -> Result<(), StoreError> {
+    tx.write_wanted().await?;
+    tx.remove::<Entity>()
+        .filter(Column::InstanceId.eq(instance.bits().cast_signed()))
+        .exec(tx.conn())
+        .await?;
+    Ok(())
+}
+
+/// The order of an instance.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn find(tx: &Tx, instance: InstanceId) -> Result<Option<Order>, StoreError> {
+    let row = tx
+        .scope::<Entity>()
+        .filter(Column::InstanceId.eq(instance.bits().cast_signed()))
+        .one(tx.conn())
+        .await?;
+    row.map(Order::try_from).transpose()
+}
+
+impl TryFrom<Model> for Order {
+    type Error = StoreError;
+
+    fn try_from(row: Model) -> Result<Self, StoreError> {
+        let kind = OrderKind::from_name(&row.kind);
+        Ok(Self {
+            kind: named(kind, "update_orders", row.instance_id, "kind")?,
+            at: row.given_at,
+            until: row.until_at,
+            reason: row.reason,
+            by: row.made_by,
+        })
+    }
+}

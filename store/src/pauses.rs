@@ -1,0 +1,139 @@
+//! Pauses: where nothing new starts.
+
+use evenkeel_domain::Time;
+use evenkeel_domain::id::{PolicyId, SiteId};
+use evenkeel_domain::pause::{Pause, PauseScope};
+use sea_orm::sea_query::OnConflict;
+use sea_orm::{ColumnTrait, Condition, EntityTrait, QueryFilter, QueryOrder, Set};
+
+use crate::error::StoreError;
+use crate::keyed::Keyed;
+use crate::rows::pause::{ActiveModel, Column, Entity, Model};
+use crate::rows::{named, site, update_policy};
+use crate::tx::{Tx, among};
+use crate::{assignments, keyed};
+
+/// Pauses something, in place of an earlier pause of the same.
+///
+/// # Errors
+/// The site or policy is not in the project.
+pub async fn set(tx: &Tx, pause: &Pause) -> Result<(), StoreError> {
+    tx.write_wanted().await?;
+    let bits = pause.scope.bits();
+    let what = match pause.scope {
+        PauseScope::Project => None,
+        PauseScope::Site(_) => {
+            (!keyed::exists::<site::Entity>(tx, bits).await?).then_some(site::Entity::WHAT)
+        }
+        PauseScope::Policy(_) => (!keyed::exists::<update_policy::Entity>(tx, bits).await?)
+            .then_some(update_policy::Entity::WHAT),
+    };
+    if let Some(what) = what {
+        return Err(StoreError::NotFound { what });
+    }
+    let row = ActiveModel {
+        tenant_id: Set(tx.tenant().uuid()),
+        scope_kind: Set(pause.scope.kind().to_owned()),
+        scope_id: Set(bits.cast_signed()),
+        reason: Set(pause.reason.clone()),
+        made_by: Set(pause.by.clone()),
+        since_at: Set(pause.at),
+    };
+    let same = OnConflict::columns([Column::TenantId, Column::ScopeKind, Column::ScopeId])
+        .update_columns([Column::Reason, Column::MadeBy, Column::SinceAt])
+        .to_owned();
+    Entity::insert(row)
+        .on_conflict(same)
+        .exec_without_returning(tx.conn())
+        .await?;
+    Ok(())
+}
+
+/// Takes a pause back, and lets assignments that stopped after failures go on: those of the same project, site or
+/// policy count from now. Nothing was paused: they go on all the same.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn clear(tx: &Tx, scope: PauseScope, now: Time) -> Result<(), StoreError> {
+    tx.write_wanted().await?;
+    forget(tx, scope).await?;
+    assignments::count_anew(tx, scope, now).await
+}
+
+/// Removes the row.
+pub(crate) async fn forget(tx: &Tx, scope: PauseScope) -> Result<(), StoreError> {
+    tx.remove::<Entity>()
+        .filter(is(scope))
+        .exec(tx.conn())
+        .await?;
+    Ok(())
+}
+
+/// The pause of one thing.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn find(tx: &Tx, scope: PauseScope) -> Result<Option<Pause>, StoreError> {
+    let row = tx
+        .scope::<Entity>()
+        .filter(is(scope))
+        .one(tx.conn())
+        .await?;
+    row.map(Pause::try_from).transpose()
+}
+
+/// All pauses, longest first.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn list(tx: &Tx) -> Result<Vec<Pause>, StoreError> {
+    let list = tx
+        .scope::<Entity>()
+        .order_by_asc(Column::SinceAt)
+        .order_by_asc(Column::ScopeKind)
+        .order_by_asc(Column::ScopeId);
+    let rows = list.all(tx.conn()).await?;
+    rows.into_iter().map(Pause::try_from).collect()
+}
+
+/// The pauses that concern a node at a site with these policies: that of the project first, then that of the site.
+pub(crate) async fn concerning(
+    tx: &Tx,
+    site: Option<SiteId>,
+    policies: impl IntoIterator<Item = PolicyId>,
+) -> Result<Vec<Pause>, StoreError> {
+    let policies = policies.into_iter().map(|id| id.bits().cast_signed());
+    let mut any = Condition::any().add(is(PauseScope::Project)).add(
+        Condition::all()
+            .add(Column::ScopeKind.eq("policy"))
+            .add(among(Column::ScopeId, policies)),
+    );
+    if let Some(site) = site {
+        any = any.add(is(PauseScope::Site(site)));
+    }
+    let rows = tx.scope::<Entity>().filter(any).all(tx.conn()).await?;
+    let pauses: Result<Vec<_>, _> = rows.into_iter().map(Pause::try_from).collect();
+    let mut pauses = pauses?;
+    pauses.sort_by_key(|pause| pause.scope);
+    Ok(pauses)
+}
+
+fn is(scope: PauseScope) -> Condition {
+    Condition::all()
+        .add(Column::ScopeKind.eq(scope.kind()))
+        .add(Column::ScopeId.eq(scope.bits().cast_signed()))
+}
+
+impl TryFrom<Model> for Pause {
+    type Error = StoreError;
+
+    fn try_from(row: Model) -> Result<Self, StoreError> {
+        let scope = PauseScope::from_bits(&row.scope_kind, row.scope_id.cast_unsigned());
+        Ok(Self {
+            scope: named(scope, "pauses", row.scope_id, "scope_kind")?,
+            reason: row.reason,
+            by: row.made_by,
+            at: row.since_at,
+        })
+    }
+}

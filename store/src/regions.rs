@@ -1,0 +1,241 @@
+//! Regions: parts of the world that lie in each other.
+
+use std::collections::HashMap;
+
+use evenkeel_domain::Time;
+use evenkeel_domain::assignment::Scope;
+use evenkeel_domain::id::RegionId;
+use evenkeel_domain::place::{MAX_DEPTH, Metadata, Region, RegionSpec};
+use evenkeel_domain::text::Name;
+use sea_orm::{ActiveModelTrait, ColumnTrait, QueryFilter, QueryOrder, Set};
+use serde_json::Value;
+
+use crate::assignments;
+use crate::error::{Conflict, StoreError};
+use crate::keyed::Keyed;
+use crate::page::{self, Listed, Page};
+use crate::rows::named;
+use crate::rows::region::{ActiveModel, Column, Entity, Model};
+use crate::tx::{Tx, all, one};
+use crate::{ids, keyed};
+
+/// Makes a region.
+///
+/// # Errors
+/// Its parent is not in the project, or it would lie too deep.
+pub async fn create(tx: &Tx, spec: &RegionSpec, now: Time) -> Result<Region, StoreError> {
+    tx.write_wanted().await?;
+    may_lie_in(tx, None, spec.parent).await?;
+    let id = RegionId::nth(ids::next(tx.conn(), "region_numbers").await?);
+    let row = ActiveModel {
+        created_at: Set(now),
+        ..written(tx, id, spec, now)
+    };
+    row.insert(tx.conn()).await?.try_into()
+}
+
+/// The region with this id.
+///
+/// # Errors
+/// There is none in the project.
+pub async fn find(tx: &Tx, id: RegionId) -> Result<Region, StoreError> {
+    keyed::find::<Entity, _>(tx, id.bits()).await
+}
+
+/// The regions with these ids that there are, in no order.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn find_many(tx: &Tx, ids: &[RegionId]) -> Result<Vec<Region>, StoreError> {
+    keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
+}
+
+/// Part of the regions, by id; only those that lie directly in one if it is given.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn list(
+    tx: &Tx,
+    parent: Option<RegionId>,
+    page: Page,
+) -> Result<Listed<Region>, StoreError> {
+    let mut list = tx.scope::<Entity>().order_by_asc(Column::Id);
+    if let Some(parent) = parent {
+        list = list.filter(Column::ParentId.eq(parent.bits().cast_signed()));
+    }
+    page::read(tx, list, page).await
+}
+
+/// These regions and all that they lie in, by id: enough to walk from each to the top.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn with_outer(
+    tx: &Tx,
+    ids: &[RegionId],
+) -> Result<HashMap<RegionId, Region>, StoreError> {
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let sql = "WITH RECURSIVE up (id, parent_id) AS ( \
+               SELECT id, parent_id FROM regions WHERE tenant_id = $1 AND id = ANY ($2) \
+               UNION \
+               SELECT r.id, r.parent_id FROM up JOIN regions r ON r.tenant_id = $1 AND r.id = up.parent_id) \
+               SELECT id FROM up";
+    let bits: Vec<i32> = ids.iter().map(|id| id.bits().cast_signed()).collect();
+    let rows = all(tx.conn(), sql, [tx.tenant().uuid().into(), bits.into()]).await?;
+    let mut found = Vec::with_capacity(rows.len());
+    for row in rows {
+        let bits: i32 = row.try_get_by_index(0)?;
+        found.push(RegionId::from_bits(bits.cast_unsigned()));
+    }
+    let regions = find_many(tx, &found).await?;
+    Ok(regions
+        .into_iter()
+        .map(|region| (region.id, region))
+        .collect())
+}
+
+/// How many sites lie in each of these regions and in what lies in them. Regions without any are left out.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn count_sites(tx: &Tx, ids: &[RegionId]) -> Result<HashMap<RegionId, u64>, StoreError> {
+    let sql = "WITH RECURSIVE down (root, id) AS ( \
+               SELECT id, id FROM regions WHERE tenant_id = $1 AND id = ANY ($2) \
+               UNION ALL \
+               SELECT down.root, r.id FROM down JOIN regions r ON r.tenant_id = $1 AND r.parent_id = down.id) \
+               SELECT down.root, count(*) FROM down \
+               JOIN sites s ON s.tenant_id = $1 AND s.region_id = down.id GROUP BY down.root";
+    let bits: Vec<i32> = ids.iter().map(|id| id.bits().cast_signed()).collect();
+    let rows = all(tx.conn(), sql, [tx.tenant().uuid().into(), bits.into()]).await?;
+    let mut counts = HashMap::new();
+    for row in rows {
+        let (bits, count): (i32, i64) = (row.try_get_by_index(0)?, row.try_get_by_index(1)?);
+        let id = RegionId::from_bits(bits.cast_unsigned());
+        counts.insert(id, count.cast_unsigned());
+    }
+    Ok(counts)
+}
+
+/// Makes a region say something else.
+///
+/// # Errors
+/// There is none in the project, its parent is not in the project or lies in it, or something would lie too deep.
+pub async fn change(
+    tx: &Tx,
+    id: RegionId,
+    spec: &RegionSpec,
+    now: Time,
+) -> Result<Region, StoreError> {
+    tx.write_wanted().await?;
+    let before = find(tx, id).await?;
+    if before.spec.parent != spec.parent {
+        may_lie_in(tx, Some(id), spec.parent).await?;
+    }
+    written(tx, id, spec, now)
+        .update(tx.conn())
+        .await?
+        .try_into()
+}
+
+/// Removes a region. What was assigned to it and scheduled for it goes with it.
+///
+/// # Errors
+/// There is none in the project, or a region or site lies in it.
+pub async fn delete(tx: &Tx, id: RegionId) -> Result<(), StoreError> {
+    tx.write_wanted().await?;
+    keyed::delete::<Entity>(tx, id.bits()).await?;
+    assignments::clear(tx, Scope::Region(id)).await
+}
+
+/// Whether a region, or a new one, may lie in another. The project's lock is held, so that the tree stands still.
+async fn may_lie_in(
+    tx: &Tx,
+    region: Option<RegionId>,
+    parent: Option<RegionId>,
+) -> Result<(), StoreError> {
+    let Some(parent) = parent else {
+        return Ok(());
+    };
+    let sql = "WITH RECURSIVE up (id, parent_id) AS ( \
+               SELECT id, parent_id FROM regions WHERE tenant_id = $1 AND id = $2 \
+               UNION \
+               SELECT r.id, r.parent_id FROM up JOIN regions r ON r.tenant_id = $1 AND r.id = up.parent_id), \
+               down (id, depth) AS ( \
+               SELECT id, 1 FROM regions WHERE tenant_id = $1 AND id = $3 \
+               UNION ALL \
+               SELECT r.id, down.depth + 1 FROM down JOIN regions r ON r.tenant_id = $1 AND r.parent_id = down.id) \
+               SELECT (SELECT count(*) FROM up), (SELECT coalesce(max(depth), 1) FROM down), \
+               EXISTS (SELECT FROM up WHERE id = $3)";
+    let moved = region.map(|id| id.bits().cast_signed());
+    let values = [
+        tx.tenant().uuid().into(),
+        parent.bits().cast_signed().into(),
+        moved.into(),
+    ];
+    let what = Entity::WHAT;
+    let Some(row) = one(tx.conn(), sql, values).await? else {
+        return Err(StoreError::NotFound { what });
+    };
+    let (above, below): (i64, i32) = (row.try_get_by_index(0)?, row.try_get_by_index(1)?);
+    if row.try_get_by_index::<bool>(2)? {
+        return Err(Conflict::InItself { what }.into());
+    }
+    let field = "parentId";
+    if above == 0 {
+        return Err(Conflict::Dangling { what, field }.into());
+    }
+    let depth = above + i64::from(below);
+    match usize::try_from(depth) {
+        Ok(depth) if depth <= MAX_DEPTH => Ok(()),
+        _ => Err(Conflict::TooDeep {
+            what,
+            limit: MAX_DEPTH,
+        }
+        .into()),
+    }
+}
+
+fn written(tx: &Tx, id: RegionId, spec: &RegionSpec, now: Time) -> ActiveModel {
+    ActiveModel {
+        tenant_id: Set(tx.tenant().uuid()),
+        id: Set(id.bits().cast_signed()),
+        name: Set(spec.name.to_string()),
+        parent_id: Set(spec.parent.map(|parent| parent.bits().cast_signed())),
+        metadata: Set(labels(&spec.metadata)),
+        updated_at: Set(now),
+        ..Default::default()
+    }
+}
+
+/// Labels as the database keeps them.
+pub(crate) fn labels(metadata: &Metadata) -> Value {
+    let labels = metadata.as_slice().iter();
+    labels
+        .map(|label| serde_json::json!({"key": label.key, "value": label.value}))
+        .collect()
+}
+
+impl TryFrom<Model> for Region {
+    type Error = StoreError;
+
+    fn try_from(row: Model) -> Result<Self, StoreError> {
+        const TABLE: &str = "regions";
+        let name = Name::parse("name", &row.name).ok();
+        let metadata = serde_json::from_value(row.metadata).ok();
+        let parent = row
+            .parent_id
+            .map(|id| RegionId::from_bits(id.cast_unsigned()));
+        Ok(Self {
+            id: RegionId::from_bits(row.id.cast_unsigned()),
+            spec: RegionSpec {
+                name: named(name, TABLE, row.id, "name")?,
+                parent,
+                metadata: named(metadata, TABLE, row.id, "metadata")?,
+            },
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        })
+    }
+}

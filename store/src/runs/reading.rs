@@ -1,0 +1,105 @@
+//! Runs and their history, as they are read and removed.
+
+use evenkeel_domain::id::{InstanceId, RunId};
+use evenkeel_domain::run::{AttemptId, RecordedEvent, UpdateRun};
+use sea_orm::{ColumnTrait, QueryFilter, QueryOrder};
+
+use super::convert;
+use crate::error::{Conflict, StoreError};
+use crate::keyed::{self, Keyed};
+use crate::page::{self, Listed, Page};
+use crate::rows::run_event;
+use crate::rows::update_run::{Column, Entity};
+use crate::tx::Tx;
+
+/// The run with this id.
+///
+/// # Errors
+/// There is none in the project.
+pub async fn find(tx: &Tx, id: RunId) -> Result<UpdateRun, StoreError> {
+    keyed::find::<Entity, _>(tx, id.bits()).await
+}
+
+/// The run of an instance that is not over.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn find_open(tx: &Tx, instance: InstanceId) -> Result<Option<UpdateRun>, StoreError> {
+    let found = tx
+        .scope::<Entity>()
+        .filter(Column::InstanceId.eq(instance.bits().cast_signed()))
+        .filter(Column::EndedAt.is_null())
+        .one(tx.conn())
+        .await?;
+    found.map(UpdateRun::try_from).transpose()
+}
+
+/// The run that an attempt of an instance became.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn find_attempt(
+    tx: &Tx,
+    instance: InstanceId,
+    attempt: AttemptId,
+) -> Result<Option<UpdateRun>, StoreError> {
+    let found = tx
+        .scope::<Entity>()
+        .filter(Column::InstanceId.eq(instance.bits().cast_signed()))
+        .filter(Column::Attempt.eq(attempt.0))
+        .one(tx.conn())
+        .await?;
+    found.map(UpdateRun::try_from).transpose()
+}
+
+/// The history of a run, oldest first.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn events(tx: &Tx, id: RunId) -> Result<Vec<RecordedEvent>, StoreError> {
+    let rows = tx
+        .scope::<run_event::Entity>()
+        .filter(run_event::Column::RunId.eq(id.bits().cast_signed()))
+        .order_by_asc(run_event::Column::Position)
+        .all(tx.conn())
+        .await?;
+    Ok(rows.into_iter().map(convert::event).collect())
+}
+
+/// Part of the runs, by id; only those of one instance, newest first, if it is given.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn list(
+    tx: &Tx,
+    instance: Option<InstanceId>,
+    page: Page,
+) -> Result<Listed<UpdateRun>, StoreError> {
+    let list = match instance {
+        None => tx.scope::<Entity>(),
+        Some(instance) => tx
+            .scope::<Entity>()
+            .filter(Column::InstanceId.eq(instance.bits().cast_signed()))
+            .order_by_desc(Column::StartedAt),
+    };
+    page::read(tx, list.order_by_asc(Column::Id), page).await
+}
+
+/// Removes a run that is over, with its history.
+///
+/// # Errors
+/// There is none in the project, or it is not over: its node would open it again.
+pub async fn delete(tx: &Tx, id: RunId) -> Result<(), StoreError> {
+    let delete = tx
+        .remove::<Entity>()
+        .filter(Column::Id.eq(id.bits().cast_signed()))
+        .filter(Column::EndedAt.is_not_null());
+    if delete.exec(tx.conn()).await?.rows_affected == 1 {
+        return Ok(());
+    }
+    find(tx, id).await?;
+    Err(StoreError::Conflict(Conflict::InUse {
+        what: Entity::WHAT,
+        by: "an attempt that is not over",
+    }))
+}

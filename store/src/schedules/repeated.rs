@@ -1,0 +1,165 @@
+//! Repeated schedules.
+
+use chrono::TimeDelta;
+use evenkeel_domain::Time;
+use evenkeel_domain::id::RepeatedScheduleId;
+use evenkeel_domain::schedule::{
+    Cron, RepeatedSchedule, RepeatedSpec, ScheduleStatus, ScheduleTarget, Zone,
+};
+use evenkeel_domain::text::Name;
+use sea_orm::{ActiveModelTrait, QueryFilter, QueryOrder, Set};
+
+use super::target::{self, TargetBits};
+use crate::chain::Chain;
+use crate::error::StoreError;
+use crate::page::{self, Listed, Page};
+use crate::rows::named;
+use crate::rows::repeated_schedule::{ActiveModel, Column, Entity, Model};
+use crate::tx::Tx;
+use crate::{ids, keyed};
+
+const TARGET: target::Columns<Column> = target::Columns {
+    host: Column::TargetHostId,
+    site: Column::TargetSiteId,
+    region: Column::TargetRegionId,
+};
+
+/// Makes a schedule.
+///
+/// # Errors
+/// Its target is not in the project.
+pub async fn create(
+    tx: &Tx,
+    spec: &RepeatedSpec,
+    now: Time,
+) -> Result<RepeatedSchedule, StoreError> {
+    tx.write_wanted().await?;
+    let id = RepeatedScheduleId::nth(ids::next(tx.conn(), "repeated_schedule_numbers").await?);
+    let row = ActiveModel {
+        created_at: Set(now),
+        ..written(tx, id, spec, now)
+    };
+    row.insert(tx.conn()).await?.try_into()
+}
+
+/// The schedule with this id.
+///
+/// # Errors
+/// There is none in the project.
+pub async fn find(tx: &Tx, id: RepeatedScheduleId) -> Result<RepeatedSchedule, StoreError> {
+    keyed::find::<Entity, _>(tx, id.bits()).await
+}
+
+/// Part of the schedules, by id; only those with one target if it is given.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn list(
+    tx: &Tx,
+    target: Option<ScheduleTarget>,
+    page: Page,
+) -> Result<Listed<RepeatedSchedule>, StoreError> {
+    let mut list = tx.scope::<Entity>().order_by_asc(Column::Id);
+    if let Some(target) = target {
+        list = list.filter(TARGET.is(target));
+    }
+    page::read(tx, list, page).await
+}
+
+/// The schedules along a chain, by id.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn along(tx: &Tx, chain: &Chain) -> Result<Vec<RepeatedSchedule>, StoreError> {
+    let rows = tx
+        .scope::<Entity>()
+        .filter(TARGET.along(chain))
+        .order_by_asc(Column::Id)
+        .all(tx.conn())
+        .await?;
+    rows.into_iter().map(RepeatedSchedule::try_from).collect()
+}
+
+/// Makes a schedule say something else.
+///
+/// # Errors
+/// There is none in the project, or its target is not in the project.
+pub async fn change(
+    tx: &Tx,
+    id: RepeatedScheduleId,
+    spec: &RepeatedSpec,
+    now: Time,
+) -> Result<RepeatedSchedule, StoreError> {
+    tx.write_wanted().await?;
+    find(tx, id).await?;
+    let row = written(tx, id, spec, now).update(tx.conn()).await?;
+    row.try_into()
+}
+
+/// Removes a schedule.
+///
+/// # Errors
+/// There is none in the project.
+pub async fn delete(tx: &Tx, id: RepeatedScheduleId) -> Result<(), StoreError> {
+    tx.write_wanted().await?;
+    keyed::delete::<Entity>(tx, id.bits()).await
+}
+
+fn written(tx: &Tx, id: RepeatedScheduleId, spec: &RepeatedSpec, now: Time) -> ActiveModel {
+    let target = TargetBits::of(spec.target);
+    let seconds = i32::try_from(spec.duration.num_seconds()).unwrap_or(i32::MAX);
+    ActiveModel {
+        tenant_id: Set(tx.tenant().uuid()),
+        id: Set(id.bits().cast_signed()),
+        name: Set(spec.name.to_string()),
+        status: Set(spec.status.name().to_owned()),
+        duration_seconds: Set(seconds),
+        cron_minutes: Set(spec.cron.minutes().to_owned()),
+        cron_hours: Set(spec.cron.hours().to_owned()),
+        cron_day_month: Set(spec.cron.day_month().to_owned()),
+        cron_month: Set(spec.cron.month().to_owned()),
+        cron_day_week: Set(spec.cron.day_week().to_owned()),
+        time_zone: Set(spec.zone.name().to_owned()),
+        target_host_id: Set(target.host),
+        target_site_id: Set(target.site),
+        target_region_id: Set(target.region),
+        updated_at: Set(now),
+        ..Default::default()
+    }
+}
+
+impl TryFrom<Model> for RepeatedSchedule {
+    type Error = StoreError;
+
+    fn try_from(row: Model) -> Result<Self, StoreError> {
+        const TABLE: &str = "repeated_schedules";
+        let cron = Cron::parse(
+            &row.cron_minutes,
+            &row.cron_hours,
+            &row.cron_day_month,
+            &row.cron_month,
+            &row.cron_day_week,
+        );
+        let zone = Zone::parse(&row.time_zone).ok();
+        let status = ScheduleStatus::from_name(&row.status);
+        let target = TargetBits {
+            host: row.target_host_id,
+            site: row.target_site_id,
+            region: row.target_region_id,
+        };
+        let spec = RepeatedSpec {
+            name: named(Name::parse("name", &row.name).ok(), TABLE, row.id, "name")?,
+            status: named(status, TABLE, row.id, "status")?,
+            duration: TimeDelta::seconds(row.duration_seconds.into()),
+            cron: named(cron.ok(), TABLE, row.id, "cron")?,
+            zone: named(zone, TABLE, row.id, "time_zone")?,
+            target: target.target(),
+        };
+        Ok(Self {
+            id: RepeatedScheduleId::from_bits(row.id.cast_unsigned()),
+            spec,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        })
+    }
+}

@@ -1,0 +1,124 @@
+//! Sites: where hosts stand.
+
+use evenkeel_domain::Time;
+use evenkeel_domain::assignment::Scope;
+use evenkeel_domain::id::{RegionId, SiteId};
+use evenkeel_domain::pause::PauseScope;
+use evenkeel_domain::place::{Site, SiteSpec};
+use evenkeel_domain::text::Name;
+use sea_orm::{ActiveModelTrait, ColumnTrait, QueryFilter, QueryOrder, Set};
+
+use crate::error::StoreError;
+use crate::page::{self, Listed, Page};
+use crate::regions::labels;
+use crate::rows::named;
+use crate::rows::site::{ActiveModel, Column, Entity, Model};
+use crate::tx::Tx;
+use crate::{assignments, ids, keyed, pauses};
+
+/// Makes a site.
+///
+/// # Errors
+/// Its region is not in the project.
+pub async fn create(tx: &Tx, spec: &SiteSpec, now: Time) -> Result<Site, StoreError> {
+    tx.write_wanted().await?;
+    let id = SiteId::nth(ids::next(tx.conn(), "site_numbers").await?);
+    let row = ActiveModel {
+        created_at: Set(now),
+        ..written(tx, id, spec, now)
+    };
+    row.insert(tx.conn()).await?.try_into()
+}
+
+/// The site with this id.
+///
+/// # Errors
+/// There is none in the project.
+pub async fn find(tx: &Tx, id: SiteId) -> Result<Site, StoreError> {
+    keyed::find::<Entity, _>(tx, id.bits()).await
+}
+
+/// The sites with these ids that there are, in no order.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn find_many(tx: &Tx, ids: &[SiteId]) -> Result<Vec<Site>, StoreError> {
+    keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
+}
+
+/// Part of the sites, by id; only those that lie directly in a region if it is given.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn list(
+    tx: &Tx,
+    region: Option<RegionId>,
+    page: Page,
+) -> Result<Listed<Site>, StoreError> {
+    let mut list = tx.scope::<Entity>().order_by_asc(Column::Id);
+    if let Some(region) = region {
+        list = list.filter(Column::RegionId.eq(region.bits().cast_signed()));
+    }
+    page::read(tx, list, page).await
+}
+
+/// Makes a site say something else.
+///
+/// # Errors
+/// There is none in the project, or its region is not in the project.
+pub async fn change(tx: &Tx, id: SiteId, spec: &SiteSpec, now: Time) -> Result<Site, StoreError> {
+    tx.write_wanted().await?;
+    find(tx, id).await?;
+    let row = written(tx, id, spec, now).update(tx.conn()).await?;
+    row.try_into()
+}
+
+/// Removes a site. What was assigned to it and scheduled for it goes with it, and so does its pause.
+///
+/// # Errors
+/// There is none in the project, or a host stands there.
+pub async fn delete(tx: &Tx, id: SiteId) -> Result<(), StoreError> {
+    tx.write_wanted().await?;
+    keyed::delete::<Entity>(tx, id.bits()).await?;
+    assignments::clear(tx, Scope::Site(id)).await?;
+    pauses::forget(tx, PauseScope::Site(id)).await
+}
+
+fn written(tx: &Tx, id: SiteId, spec: &SiteSpec, now: Time) -> ActiveModel {
+    ActiveModel {
+        tenant_id: Set(tx.tenant().uuid()),
+        id: Set(id.bits().cast_signed()),
+        name: Set(spec.name.to_string()),
+        region_id: Set(spec.region.map(|region| region.bits().cast_signed())),
+        latitude: Set(spec.latitude),
+        longitude: Set(spec.longitude),
+        metadata: Set(labels(&spec.metadata)),
+        updated_at: Set(now),
+        ..Default::default()
+    }
+}
+
+impl TryFrom<Model> for Site {
+    type Error = StoreError;
+
+    fn try_from(row: Model) -> Result<Self, StoreError> {
+        const TABLE: &str = "sites";
+        let name = Name::parse("name", &row.name).ok();
+        let metadata = serde_json::from_value(row.metadata).ok();
+        let region = row
+            .region_id
+            .map(|id| RegionId::from_bits(id.cast_unsigned()));
+        Ok(Self {
+            id: SiteId::from_bits(row.id.cast_unsigned()),
+            spec: SiteSpec {
+                name: named(name, TABLE, row.id, "name")?,
+                region,
+                latitude: row.latitude,
+                longitude: row.longitude,
+                metadata: named(metadata, TABLE, row.id, "metadata")?,
+            },
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        })
+    }
+}
