@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_auth::Authority;
-use evenkeel_domain::assignment::Scope;
+use evenkeel_domain::assignment::{Limits, Scope};
 use evenkeel_domain::decide::Protocol;
 use evenkeel_domain::host::Registration;
 use evenkeel_domain::id::HostId;
@@ -56,7 +56,8 @@ pub async fn seed(
                 policy: None,
             };
             let instance = instances::create(&tx, &new, now).await?;
-            assignments::set(&tx, Scope::Instance(instance.id), policy.id).await?;
+            let scope = Scope::Instance(instance.id);
+            assignments::set(&tx, scope, policy.id, Limits::default(), now).await?;
             let mut state = nodes::lock(&tx, new.host).await?;
             state.provisioned = true;
             state.protocol = Protocol::Own {

@@ -3,6 +3,7 @@
 mod begin;
 mod enroll;
 mod facts;
+mod packages;
 mod poll;
 mod report;
 mod wire;
@@ -14,8 +15,8 @@ use evenkeel_proto::agent::{
 };
 use tonic::{Request, Response, Status};
 
-use crate::caller::{self, Node};
 use crate::manager::MaintenanceManager;
+use crate::peer::Peer;
 use crate::status;
 
 #[tonic::async_trait]
@@ -24,47 +25,57 @@ impl AgentService for MaintenanceManager {
         &self,
         request: Request<EnrollRequest>,
     ) -> Result<Response<EnrollResponse>, Status> {
+        let peer = Peer::of(&request);
         let answer = enroll::enroll(self, request.into_inner()).await;
-        counted("enroll", answer)
+        self.ended("enroll", peer, answer)
     }
 
     async fn poll(&self, request: Request<PollRequest>) -> Result<Response<PollResponse>, Status> {
-        let node = self.node(&request)?;
-        counted("poll", poll::poll(self, &node, request.into_inner()).await)
+        let (peer, node) = self.node(&request);
+        let answer = match node {
+            Ok(node) => poll::poll(self, &node, request.into_inner()).await,
+            Err(refused) => Err(refused),
+        };
+        self.ended("poll", peer, answer)
     }
 
     async fn begin(
         &self,
         request: Request<BeginRequest>,
     ) -> Result<Response<BeginResponse>, Status> {
-        let node = self.node(&request)?;
-        counted(
-            "begin",
-            begin::begin(self, &node, request.into_inner()).await,
-        )
+        let (peer, node) = self.node(&request);
+        let answer = match node {
+            Ok(node) => begin::begin(self, &node, request.into_inner()).await,
+            Err(refused) => Err(refused),
+        };
+        self.ended("begin", peer, answer)
     }
 
     async fn report(
         &self,
         request: Request<ReportRequest>,
     ) -> Result<Response<ReportResponse>, Status> {
-        let node = self.node(&request)?;
-        counted(
-            "report",
-            report::report(self, &node, request.into_inner()).await,
-        )
+        let (peer, node) = self.node(&request);
+        let answer = match node {
+            Ok(node) => report::report(self, &node, request.into_inner()).await,
+            Err(refused) => Err(refused),
+        };
+        self.ended("report", peer, answer)
     }
 }
 
 impl MaintenanceManager {
-    fn node<T>(&self, request: &Request<T>) -> Result<Node, Status> {
-        caller::node(&self.authority, request.metadata(), self.now())
+    /// Counts a call, and notes in the log what it was refused for.
+    fn ended<T>(
+        &self,
+        call: &'static str,
+        peer: Peer,
+        answer: Result<T, Status>,
+    ) -> Result<Response<T>, Status> {
+        let outcome = status::outcome(&answer);
+        metrics::counter!("evenkeel_agent_calls_total", "call" => call, "outcome" => outcome)
+            .increment(1);
+        self.refusals.note(peer, call, &answer, self.now());
+        answer.map(Response::new)
     }
-}
-
-fn counted<T>(call: &'static str, answer: Result<T, Status>) -> Result<Response<T>, Status> {
-    let outcome = status::outcome(&answer);
-    metrics::counter!("evenkeel_agent_calls_total", "call" => call, "outcome" => outcome)
-        .increment(1);
-    answer.map(Response::new)
 }

@@ -2,23 +2,25 @@
 
 mod wire;
 
-use evenkeel_domain::decide::{Protocol, Target, target};
-use evenkeel_domain::eim::{self, Sample, SampleKind};
-use evenkeel_domain::host::parse_uuid;
-use evenkeel_domain::id::{HostId, RunId};
-use evenkeel_domain::os::OsKind;
-use evenkeel_domain::run::{AbandonCause, Happening, RunEvent, RunState, UpdateRun};
+use evenkeel_domain::condition::{self, ConditionKind};
+use evenkeel_domain::decide::{Act, Protocol, Reason};
+use evenkeel_domain::eim::{self, Answer, Asked, Before, Sample};
+use evenkeel_domain::id::RunId;
+use evenkeel_domain::os::Image;
+use evenkeel_domain::run::{AbandonCause, CancelCause, Happening, RunEvent, RunState, UpdateRun};
 use evenkeel_domain::status::Status as Shown;
-use evenkeel_domain::tenant::TenantId;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService;
-use evenkeel_proto::maintmgr::{PlatformUpdateStatusRequest, PlatformUpdateStatusResponse};
-use evenkeel_store::runs::Subject;
-use evenkeel_store::{StoreError, hosts, runs};
+use evenkeel_proto::maintmgr::{
+    PlatformUpdateStatusRequest, PlatformUpdateStatusResponse, UpdateStatus,
+};
+use evenkeel_store::nodes::Machine;
+use evenkeel_store::runs::{self, Subject};
+use evenkeel_store::{StoreError, brake};
 use tonic::{Request, Response, Status};
 
-use crate::caller;
+use crate::caller::{self, Ancestor};
 use crate::manager::MaintenanceManager;
-use crate::progress::Scene;
+use crate::progress::{Scene, found};
 use crate::status;
 
 #[tonic::async_trait]
@@ -27,108 +29,113 @@ impl MaintmgrService for MaintenanceManager {
         &self,
         request: Request<PlatformUpdateStatusRequest>,
     ) -> Result<Response<PlatformUpdateStatusResponse>, Status> {
-        let (tenant, bound) = caller::agent(&self.authority, request.metadata(), self.now())?;
-        let answer = self.sampled(tenant, bound, request.into_inner()).await;
+        let (peer, called) = self.ancestor(&request, &request.get_ref().host_guid);
+        let said = request.into_inner().update_status;
+        let answer = match called {
+            Ok(ancestor) => Box::pin(self.sampled(&ancestor, said)).await,
+            Err(refused) => Err(refused),
+        };
         let outcome = status::outcome(&answer);
         metrics::counter!("evenkeel_eim_polls_total", "outcome" => outcome).increment(1);
+        self.refusals
+            .note(peer, "PlatformUpdateStatus", &answer, self.now());
         answer.map(Response::new)
     }
 }
 
 impl MaintenanceManager {
-    /// Takes a sample and answers with what the node may do. `bound` is the host that the token names, if it names one.
+    /// Takes a sample and answers with what the node may do. Nothing is answered OK that was not stored: the agent
+    /// repeats an outcome until it is (M5 to M7).
     async fn sampled(
         &self,
-        tenant: TenantId,
-        bound: Option<HostId>,
-        request: PlatformUpdateStatusRequest,
+        ancestor: &Ancestor,
+        said: Option<UpdateStatus>,
     ) -> Result<PlatformUpdateStatusResponse, Status> {
-        let uuid = parse_uuid("host_guid", &request.host_guid).map_err(status::invalid)?;
-        let uuid = uuid.ok_or_else(|| Status::invalid_argument("host_guid: must not be empty"))?;
-        let said = request.update_status;
         let said = said.ok_or_else(|| Status::invalid_argument("update_status: is required"))?;
-
-        let tx = self.store.tenant(tenant).await.map_err(status::store)?;
-        let host = hosts::find_by_uuid(&tx, uuid)
-            .await
-            .map_err(status::store)?
-            .id;
-        drop(tx);
-        if bound.is_some_and(|bound| bound != host) {
-            return Err(Status::permission_denied(
-                "the token is that of another host",
-            ));
-        }
-        let scene = Scene::open(self, tenant, host, false)
-            .await
-            .map_err(status::store)?;
-        if !scene.host.is_trusted() {
-            return Err(Status::unauthenticated("the host was invalidated"));
-        }
-        self.answer(scene, wire::sample(&said), wire::available(said))
-            .await
-            .map_err(status::store)
-    }
-
-    async fn answer(
-        &self,
-        mut scene: Scene<'_>,
-        sample: Sample,
-        available: Option<String>,
-    ) -> Result<PlatformUpdateStatusResponse, StoreError> {
+        let sample = wire::sample(&said);
+        // A window that is delivered is leave: the agent starts by itself.
+        let machine = Machine::Uuid(ancestor.uuid);
+        let scene = Scene::open(self, ancestor.tenant, machine, true).await;
+        let mut scene = scene.map_err(status::store)?;
+        caller::of_host(ancestor, &scene.host)?;
         let kind = scene.world.known.os_kind;
         // Our own agent has taken over: what the other one says proves nothing any more, and it gets no window.
         if !scene.host.public_key.is_empty() {
-            scene.commit().await?;
-            return Ok(wire::answer(eim::Answer::default(), kind));
+            return Ok(wire::answer(Answer::default(), kind));
         }
-        take(&mut scene, &sample).await?;
-        if let Some(available) = available.filter(|_| kind == OsKind::Mutable) {
+        take(&mut scene, &sample).await.map_err(status::store)?;
+        if let Some(available) = available(&scene, &said.os_update_available) {
             scene.node.os_update_available = available;
         }
-        scene.node.protocol = Protocol::Eim;
-        scene.world.known.speaks = Protocol::Eim;
-        scene.world.known.provisioned = true;
-        scene.world.known.last_end.clone_from(&scene.node.last_end);
-
-        let decision = scene.world.decide(scene.now);
-        let wish = wish(&scene);
-        let rendered = eim::answer(
-            &decision,
-            wish.as_ref(),
-            &scene.world.wanted,
-            &scene.node.delivered,
-            scene.now,
-        );
-        scene.node.delivered = rendered.delivered.clone();
-        scene.commit().await?;
-        Ok(wire::answer(rendered, kind))
+        call_off(&mut scene).await.map_err(status::store)?;
+        let answer = conclude(scene).await.map_err(status::store)?;
+        Ok(wire::answer(answer, kind))
     }
 }
 
-/// Brings what the sample proves to the node's runs, and remembers the sample.
+/// What the sample says could be updated.
+fn available(scene: &Scene<'_>, said: &str) -> Option<String> {
+    let world = &scene.world;
+    eim::available(&world.known, &world.wanted.images, said)
+}
+
+/// Brings what the sample proves to the node's runs, and keeps what is known now.
 async fn take(scene: &mut Scene<'_>, sample: &Sample) -> Result<(), StoreError> {
+    scene.node.protocol = Protocol::Eim;
+    scene.world.known.speaks = Protocol::Eim;
+    scene.world.known.provisioned = true;
     let open = scene.world.run.as_ref().and_then(UpdateRun::as_open);
-    let proved = eim::evidence(
-        scene.node.seen.as_ref(),
-        &scene.node.delivered,
-        sample,
-        open.as_ref(),
+    let before = Before {
+        seen: scene.node.seen.as_ref(),
+        delivered: &scene.node.delivered,
+        open: open.as_ref(),
+        known: &scene.world.known,
+        images: &scene.world.wanted.images,
+    };
+    let mut proof = eim::evidence(&before, sample, scene.now);
+    let ended = open.is_some() || !proof.events.is_empty();
+    for happening in &proof.events {
+        bring(scene, happening).await?;
+    }
+    if let Some(image) = proof.image.take() {
+        reached(scene, image, &mut proof.conditions).await?;
+    }
+    let holds = std::mem::take(&mut proof.conditions);
+    condition::replace(
+        &mut scene.node.conditions,
+        |kind| proof.judges(kind),
+        holds,
         scene.now,
     );
-    let silent = proved.is_empty();
-    for happening in proved {
-        bring(scene, &happening).await?;
-    }
-    // What cannot be understood says nothing about the sample before it either.
-    if sample.kind != SampleKind::Unspecified {
-        scene.node.seen = Some(sample.seen());
-    }
-    // What moves no run is shown all the same.
-    if silent && scene.world.run.is_none() {
-        let (text, indication) = sample.kind.status();
+    if let Some((text, indication)) = proof.shown {
         let shown = Shown::new(text, indication, scene.now);
         scene.node.update_status = shown.since(Some(&scene.node.update_status));
+    }
+    if let Some(seen) = proof.seen {
+        scene.node.seen = Some(seen);
+    }
+    // The end of a run lets its slot go, and may be one failure too many.
+    if ended && scene.world.run.is_none() {
+        scene.look_again().await?;
+    }
+    Ok(())
+}
+
+/// The node was brought to an image. The outcome is kept also if somebody has taken the image from the catalogue.
+async fn reached(
+    scene: &mut Scene<'_>,
+    image: Image,
+    conditions: &mut Vec<(ConditionKind, String)>,
+) -> Result<(), StoreError> {
+    match scene.image(image.os).await? {
+        Some(image) => scene.runs(image),
+        None => conditions.push((
+            ConditionKind::UnknownImage,
+            format!(
+                "it was brought to the image {:?}, which is not in the catalogue any more",
+                image.image_id
+            ),
+        )),
     }
     Ok(())
 }
@@ -142,7 +149,9 @@ async fn bring(scene: &mut Scene<'_>, happening: &Happening) -> Result<(), Store
     if let Some(silent) = timed_out(scene, &happening.event).await? {
         return scene.bring(Subject::Run(silent), happening).await.map(drop);
     }
-    scene.begin_attempt(None, None, happening).await.map(drop)
+    let delivered = &scene.node.delivered;
+    let origin = scene.told(delivered.clone()).await?;
+    scene.begin_attempt(None, origin, happening).await.map(drop)
 }
 
 /// The run that was given up for lack of news, if this is the news of its end.
@@ -151,10 +160,8 @@ async fn timed_out(scene: &Scene<'_>, event: &RunEvent) -> Result<Option<RunId>,
     let Some(last) = scene.node.last_end.as_ref().filter(|_| is_end) else {
         return Ok(None);
     };
-    let run = match runs::find(&scene.tx, last.run).await {
-        Ok(run) => run,
-        Err(StoreError::NotFound { .. }) => return Ok(None),
-        Err(error) => return Err(error),
+    let Some(run) = found(runs::find(&scene.tx, last.run).await)? else {
+        return Ok(None);
     };
     let is_silent = matches!(
         run.state,
@@ -166,9 +173,70 @@ async fn timed_out(scene: &Scene<'_>, event: &RunEvent) -> Result<Option<RunId>,
     Ok((is_silent && run.attempt.is_none()).then_some(run.id))
 }
 
-/// The wish as such an agent is told it: that of the open run, because a target is frozen, else the one that applies.
-fn wish(scene: &Scene<'_>) -> Option<Target> {
-    let frozen = scene.world.run.as_ref();
-    let frozen = frozen.and_then(|run| run.origin.target.clone());
-    frozen.or_else(|| target(&scene.world.known, &scene.world.wanted).ok())
+/// Gives up what was only fetched and is not wanted any more, once the node has nothing left that it could begin by:
+/// such an agent is not told to give up, it is told no window.
+async fn call_off(scene: &mut Scene<'_>) -> Result<(), StoreError> {
+    let Act::Cancel { run, cause } = scene.world.decide(scene.now).act else {
+        return Ok(());
+    };
+    let delivered = &scene.node.delivered;
+    let may_begin = delivered.single.is_some()
+        || delivered.occurrence.is_some()
+        || delivered.was_open(scene.now);
+    // What it was fetched for in vain, the node says itself.
+    if may_begin || cause == CancelCause::WindowMissed {
+        return Ok(());
+    }
+    let cancelled = Happening::of(RunEvent::Cancelled(cause));
+    scene.bring(Subject::Run(run), &cancelled).await?;
+    scene.look_again().await
+}
+
+/// Renders what the node should do. Who was seen through in a window does not begin in it once more, so it needs no slot
+/// and holds nobody up.
+fn render(scene: &Scene<'_>) -> Answer {
+    let world = &scene.world;
+    let open = world.run.as_ref().and_then(UpdateRun::as_open);
+    let decision = world.decide(scene.now);
+    let asked = Asked {
+        known: &world.known,
+        wanted: &world.wanted,
+        open: open.as_ref(),
+        decision: &decision,
+        before: &scene.node.delivered,
+    };
+    let mut answer = eim::answer(&asked, scene.now);
+    let is_settled = matches!(
+        decision.because,
+        Reason::UpToDate { .. } | Reason::FailedInWindow { .. }
+    );
+    if is_settled {
+        answer.slot = None;
+    }
+    answer
+}
+
+/// Keeps what is answered, together with the slot that goes with it.
+async fn conclude(mut scene: Scene<'_>) -> Result<Answer, StoreError> {
+    let mut answer = render(&scene);
+    let held = scene.holds_slot();
+    if answer.slot.is_some() && !held {
+        // Counted where it is judged, and only by who would begin: the others need not wait for each other.
+        scene.count().await?;
+        answer = render(&scene);
+    }
+    let (instance, now) = (scene.node.instance, scene.now);
+    let is_new = scene.node.delivered != answer.delivered || scene.has_news();
+    match answer.slot {
+        Some(slot) if is_new || !held => {
+            brake::hold(&scene.tx, slot.scope, instance, slot.until, now).await?;
+        }
+        Some(_) => {}
+        // It may be one of an assignment that does not apply any more.
+        None if is_new || held => brake::release(&scene.tx, instance).await?,
+        None => {}
+    }
+    scene.node.delivered = answer.delivered.clone();
+    scene.commit().await?;
+    Ok(answer)
 }

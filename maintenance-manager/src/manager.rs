@@ -4,20 +4,21 @@ use std::sync::Arc;
 
 use evenkeel_auth::Authority;
 use evenkeel_domain::Time;
-use evenkeel_domain::host::Host;
-use evenkeel_domain::id::HostId;
-use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::clock::Clock;
 use evenkeel_kit::lifecycle::Lifecycle;
 use evenkeel_proto::agent::agent_service_server::AgentServiceServer;
+use evenkeel_proto::hostmgr::hostmgr_server::HostmgrServer;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrServiceServer;
-use evenkeel_store::{Store, StoreError, Tx, hosts};
+use evenkeel_store::Store;
 use tokio::sync::Semaphore;
 use tonic::service::{LayerExt, Routes};
 use tower::util::MapResponseLayer;
 
 use crate::contacts::Contacts;
+use crate::housekeeping::Housekeeping;
+use crate::peer::{Flood, Refusals};
 use crate::settings::{Settings, period};
+use crate::silence::SilenceWatch;
 use crate::tracker::Tracker;
 
 /// The largest message that is read. A detail of 10 MiB is cut and its outcome kept; larger is refused.
@@ -34,6 +35,8 @@ pub struct MaintenanceManager {
     pub(crate) authority: Arc<Authority>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) contacts: Contacts,
+    pub(crate) flood: Arc<Flood>,
+    pub(crate) refusals: Arc<Refusals>,
     /// Machines that are let in at once. Each holds a connection while it waits for those with the same join token, so
     /// a roll-out must not take them all.
     pub(crate) doors: Arc<Semaphore>,
@@ -52,6 +55,8 @@ impl MaintenanceManager {
             store,
             clock,
             authority,
+            flood: Arc::new(Flood::new(settings.flood.clone())),
+            refusals: Arc::default(),
             settings: Arc::new(settings),
             contacts: Contacts::default(),
             doors: Arc::new(Semaphore::new(DOORS)),
@@ -65,11 +70,15 @@ impl MaintenanceManager {
         let ancestors =
             MaintmgrServiceServer::new(self.clone()).max_decoding_message_size(MAX_MESSAGE);
         let too_large = MapResponseLayer::new(name_what_is_too_large);
+        // Nothing that is kept is said there.
+        let heartbeats = HostmgrServer::new(self.clone());
         Routes::new(too_large.clone().named_layer(ours))
-            .add_service(too_large.named_layer(ancestors))
+            .add_service(too_large.clone().named_layer(ancestors))
+            .add_service(too_large.named_layer(heartbeats))
     }
 
-    /// Starts the loops: the times of last contact, and the runs whose time has come.
+    /// Starts the loops: the times of last contact, the runs whose time has come, the nodes that fell silent, and the
+    /// housekeeping. All of them may go on in any number of processes on one database.
     pub fn start_loops(&self, life: &Lifecycle) {
         let contacts = self.contacts.clone();
         let (store, every) = (self.store.clone(), period(self.settings.contacts_every));
@@ -84,21 +93,23 @@ impl MaintenanceManager {
             tracker.run(stopping).await;
             Ok(())
         });
+        let watch = SilenceWatch::new(self.store.clone(), Arc::clone(&self.clock), &self.settings);
+        let stopping = life.stopping();
+        life.spawn("silent nodes", async move {
+            watch.run(stopping).await;
+            Ok(())
+        });
+        let housekeeping =
+            Housekeeping::new(self.store.clone(), Arc::clone(&self.clock), &self.settings);
+        let stopping = life.stopping();
+        life.spawn("housekeeping", async move {
+            housekeeping.run(stopping).await?;
+            Ok(())
+        });
     }
 
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
-    }
-
-    /// Opens a transaction and finds a host in it.
-    pub(crate) async fn for_host(
-        &self,
-        tenant: TenantId,
-        host: HostId,
-    ) -> Result<(Tx, Host), StoreError> {
-        let tx = self.store.tenant(tenant).await?;
-        let host = hosts::find(&tx, host).await?;
-        Ok((tx, host))
     }
 }
 

@@ -1,19 +1,25 @@
 //! Brings news of a node to its runs, in one transaction. Both doors go through here.
 
 use evenkeel_domain::Time;
-use evenkeel_domain::decide::{Target, target};
+use evenkeel_domain::decide::{Target, TargetKind, target};
+use evenkeel_domain::eim::Delivered;
 use evenkeel_domain::host::Host;
-use evenkeel_domain::id::HostId;
+use evenkeel_domain::id::{OsId, PolicyId};
+use evenkeel_domain::order::{Order, OrderKind};
+use evenkeel_domain::os::{Image, OsKind};
+use evenkeel_domain::policy::UpdatePolicy;
 use evenkeel_domain::run::{AttemptId, Happening, Origin, RunEvent, UpdateRun};
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::cut;
-use evenkeel_store::decisions::{self, World};
-use evenkeel_store::nodes::{self, NodeState};
+use evenkeel_store::decisions::{self, Reading, World};
+use evenkeel_store::nodes::{self, Machine, NodeState};
 use evenkeel_store::runs::{self, Opening, Subject};
 use evenkeel_store::{StoreError, Tx, hosts, os_profiles, policies};
 
+use crate::derived;
 use crate::manager::MaintenanceManager;
+use crate::status;
 
 /// One node, locked, with all that a decision about it is made from.
 pub struct Scene<'a> {
@@ -27,23 +33,24 @@ pub struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    /// Locks the node on a host. With `judging`, nobody changes what is wanted until the end: needed by whoever gives
+    /// Locks the node of a machine. With `judging`, nobody changes what is wanted until the end: needed by whoever gives
     /// leave.
     pub async fn open(
         manager: &'a MaintenanceManager,
         tenant: TenantId,
-        host: HostId,
+        machine: Machine,
         judging: bool,
     ) -> Result<Self, StoreError> {
         let tx = manager.store.tenant(tenant).await?;
         if judging {
             tx.judge_wanted().await?;
         }
-        let node = nodes::lock(&tx, host).await?;
+        let (host, node) = nodes::lock_with_host(&tx, machine).await?;
         // The time of judgement is that after the wait for the lock.
         let now = manager.now();
-        let host = hosts::find(&tx, host).await?;
-        let world = decisions::world(&tx, &host, &node, &manager.settings.horizon(), now).await?;
+        let horizon = manager.settings.horizon();
+        let reading = Reading::Look(now);
+        let world = decisions::world(&tx, &host, &node, &horizon, reading).await?;
         Ok(Self {
             manager,
             tx,
@@ -71,6 +78,7 @@ impl<'a> Scene<'a> {
         // Late news of an attempt that another one has replaced says nothing about where the node stands.
         if self.world.run.as_ref().is_none_or(|open| open.id == run.id) {
             self.node.reflect(&run, self.now);
+            self.world.known.last_end.clone_from(&self.node.last_end);
             self.world.run = Some(run.clone()).filter(|run| !run.state.is_final());
         }
         metrics::counter!("evenkeel_run_events_total", "event" => happening.event.name())
@@ -82,7 +90,7 @@ impl<'a> Scene<'a> {
     pub async fn begin_attempt(
         &mut self,
         attempt: Option<AttemptId>,
-        digest: Option<&str>,
+        origin: Origin,
         happening: &Happening,
     ) -> Result<UpdateRun, StoreError> {
         if let Some(other) = self.world.run.take() {
@@ -96,43 +104,133 @@ impl<'a> Scene<'a> {
             name: format!("{host} update {}", self.now.format("%Y%m%d-%H%M%S")),
             description: cut(&format!("OS update for {}", os.spec.name), 200),
             attempt,
-            origin: self.origin(digest).await?,
+            origin,
         };
         self.bring(Subject::New(Box::new(opening)), happening).await
     }
 
-    /// What an attempt is for: the policy that its digest names; without a digest the one that was delivered, else the
-    /// one that applies now.
-    async fn origin(&self, digest: Option<&str>) -> Result<Origin, StoreError> {
+    /// What an attempt is for that names its target.
+    pub async fn named(&self, digest: &str) -> Result<Origin, StoreError> {
+        let Some((id, os)) = Target::named_by(digest) else {
+            return Ok(self.origin(None, None));
+        };
+        let policy = self.policy(id).await?;
         let present = target(&self.world.known, &self.world.wanted).ok();
-        let wanted = match digest {
-            None => {
-                let delivered = self.node.delivered.policy;
-                delivered.or(present.as_ref().map(|target| target.policy))
-            }
-            Some(digest) => digest.parse().ok(),
+        if let Some(present) = present.filter(|target| target.digest() == digest) {
+            return Ok(self.origin(Some(present), policy));
+        }
+        let image = match os {
+            Some(os) => self.image(os).await?,
+            None => None,
         };
-        let Some(id) = wanted else {
-            return Ok(Origin {
-                target: None,
-                policy: None,
-            });
+        Ok(self.meant(policy, image))
+    }
+
+    /// What an attempt is for that was begun by what was told last; the wish that applies now if nothing was told yet.
+    pub async fn told(&self, delivered: Delivered) -> Result<Origin, StoreError> {
+        let present = target(&self.world.known, &self.world.wanted).ok();
+        let told = delivered.policy;
+        let Some(id) = told.or(present.as_ref().map(|target| target.policy)) else {
+            return Ok(self.origin(None, None));
         };
-        let policy = match policies::find(&self.tx, id).await {
-            Ok(policy) => Some(policy),
-            Err(StoreError::NotFound { .. }) => None,
-            Err(error) => return Err(error),
+        let policy = self.policy(id).await?;
+        let target = match (&policy, told) {
+            (Some(policy), Some(_)) => delivered.target(policy),
+            (_, Some(_)) => None,
+            (_, None) => present,
         };
-        let same = present.filter(|target| target.policy == id);
-        let target = same.or_else(|| policy.as_ref().map(Target::of_packages));
-        Ok(Origin { target, policy })
+        Ok(self.origin(target, policy))
+    }
+
+    fn meant(&self, policy: Option<UpdatePolicy>, image: Option<Image>) -> Origin {
+        let target = policy.as_ref().and_then(|policy| match image {
+            Some(image) => Some(Target {
+                policy: policy.id,
+                wish: TargetKind::Image(image),
+            }),
+            None if self.world.known.os_kind == OsKind::Immutable => Target::of_kernel(policy),
+            None => Some(Target::of_packages(policy)),
+        });
+        self.origin(target, policy)
+    }
+
+    fn origin(&self, target: Option<Target>, policy: Option<UpdatePolicy>) -> Origin {
+        Origin {
+            target,
+            policy,
+            order: self.ordered(),
+        }
+    }
+
+    /// The order that lets the node begin now, if no schedule does.
+    fn ordered(&self) -> Option<Order> {
+        let wanted = &self.world.wanted;
+        let counts = |order: &&Order| {
+            order.kind == OrderKind::Now && order.at <= self.now && self.now < order.until
+        };
+        let order = wanted.order.as_ref().filter(counts)?;
+        wanted
+            .windows
+            .open(self.now)
+            .is_none()
+            .then(|| order.clone())
+    }
+
+    async fn policy(&self, id: PolicyId) -> Result<Option<UpdatePolicy>, StoreError> {
+        found(policies::find(&self.tx, id).await)
+    }
+
+    /// An image of the catalogue, if it is still there.
+    pub async fn image(&self, os: OsId) -> Result<Option<Image>, StoreError> {
+        let known = self.world.wanted.images.iter().find(|image| image.os == os);
+        if let Some(image) = known {
+            return Ok(Some(image.clone()));
+        }
+        let profile = found(os_profiles::find(&self.tx, os).await)?;
+        Ok(profile.as_ref().map(Image::of))
+    }
+
+    /// Reads what a decision is made from once more, after a run has ended.
+    pub async fn look_again(&mut self) -> Result<(), StoreError> {
+        let horizon = self.manager.settings.horizon();
+        let reading = Reading::Look(self.now);
+        let read = decisions::world(&self.tx, &self.host, &self.node, &horizon, reading);
+        let speaks = self.world.known.speaks.clone();
+        self.world = read.await?;
+        self.world.known.speaks = speaks;
+        self.world.known.provisioned = true;
+        Ok(())
+    }
+
+    /// Counts the slots of the assignment that applies, and lets nobody else do so until the end.
+    pub async fn count(&mut self) -> Result<(), StoreError> {
+        let reading = Reading::Judge(self.now);
+        self.world.count(&self.tx, reading).await
+    }
+
+    /// Whether anything is to be kept.
+    pub fn has_news(&self) -> bool {
+        self.node != self.before
+    }
+
+    /// Whether the node holds a slot of the assignment that applies to it.
+    pub fn holds_slot(&self) -> bool {
+        let assigned = self.world.applies();
+        assigned.is_some_and(|assigned| assigned.brake.mine)
+    }
+
+    /// Takes note that the node really runs an image of the catalogue.
+    pub fn runs(&mut self, image: Image) {
+        self.node.os = image.os;
+        self.world.known.running = image;
     }
 
     /// Keeps what changed, makes it all visible, and notes that the node was heard.
     pub async fn commit(mut self) -> Result<(), StoreError> {
         self.node.provisioned = true;
-        let running = Status::new("Running", Indication::Idle, self.now);
+        let running = Status::new(status::RUNNING, Indication::Idle, self.now);
         self.node.status = running.clone().since(Some(&self.node.status));
+        derived::follow(&mut self.node, &self.world, self.now);
         if self.node != self.before {
             nodes::save(&self.tx, &self.node).await?;
         }
@@ -143,5 +241,14 @@ impl<'a> Scene<'a> {
         self.tx.commit().await?;
         self.manager.contacts.heard(tenant, instance, self.now);
         Ok(())
+    }
+}
+
+/// What is not there any more is no error.
+pub fn found<T>(answer: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match answer {
+        Ok(found) => Ok(Some(found)),
+        Err(StoreError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }

@@ -7,6 +7,8 @@ use evenkeel_domain::run::Patience;
 use evenkeel_store::decisions::Horizon;
 use serde::Deserialize;
 
+use crate::peer::FloodSettings;
+
 /// Everything the maintenance manager can be told.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -31,6 +33,20 @@ pub struct Settings {
     pub track_every: Duration,
     /// How long a run may stay where it is.
     pub patience: PatienceSettings,
+    /// After how long without a word a node is shown as silent.
+    #[serde(with = "humantime_serde")]
+    pub silent_after: Duration,
+    /// How often silent nodes are looked for.
+    #[serde(with = "humantime_serde")]
+    pub silent_every: Duration,
+    /// How long a run is kept after its end, where its project does not say otherwise; 0 keeps it for ever.
+    #[serde(with = "humantime_serde")]
+    pub retention: Duration,
+    /// When what is not needed any more is thrown away: seconds, minutes, hours, days, months and weekdays of a
+    /// calendar in UTC, as in cron.
+    pub housekeeping: String,
+    /// How often one node may call.
+    pub flood: FloodSettings,
 }
 
 impl Default for Settings {
@@ -43,6 +59,11 @@ impl Default for Settings {
             contacts_every: Duration::from_secs(10),
             track_every: Duration::from_secs(30),
             patience: PatienceSettings::default(),
+            silent_after: Duration::from_mins(5),
+            silent_every: Duration::from_secs(30),
+            retention: Duration::from_hours(30 * 24),
+            housekeeping: "0 7 * * * *".to_owned(),
+            flood: FloodSettings::default(),
         }
     }
 }
@@ -92,6 +113,18 @@ impl Settings {
             fetch_ahead: delta(self.fetch_ahead),
             max_window: delta(self.max_window),
         }
+    }
+
+    /// Whole days; what is shorter than one but not 0 is one.
+    pub(crate) fn retention_days(&self) -> u32 {
+        let days = self.retention.as_secs_f64() / 86_400.0;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it saturates, and is not negative"
+        )]
+        let days = days.ceil() as u32;
+        days
     }
 
     pub(crate) fn patience(&self) -> Patience {

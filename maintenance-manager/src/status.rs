@@ -6,6 +6,9 @@ use evenkeel_kit::chain::chain;
 use evenkeel_store::{Conflict, StoreError};
 use tonic::{Code, Status};
 
+/// What a host shows that was heard lately.
+pub const RUNNING: &str = "Running";
+
 /// How a call ended, for the metrics.
 pub fn outcome<T>(answer: &Result<T, Status>) -> &'static str {
     match answer {

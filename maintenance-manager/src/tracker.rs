@@ -9,9 +9,10 @@ use evenkeel_domain::decide::Act;
 use evenkeel_domain::run::{Happening, Patience, RunEvent};
 use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
-use evenkeel_store::decisions::{self, Horizon};
+use evenkeel_store::decisions::{self, Horizon, Reading};
+use evenkeel_store::nodes::{self, Machine};
 use evenkeel_store::runs::{self, Quiet, Subject};
-use evenkeel_store::{Store, StoreError, hosts, nodes};
+use evenkeel_store::{Store, StoreError};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -99,16 +100,16 @@ impl Tracker {
 
     /// Ends a run if its time has come.
     async fn judge(&self, quiet: Quiet) -> Result<bool, StoreError> {
-        let now = self.clock.now();
         let tx = self.store.tenant(quiet.tenant).await?;
         tx.judge_wanted().await?;
-        let mut node = nodes::lock(&tx, quiet.host).await?;
-        let host = hosts::find(&tx, quiet.host).await?;
-        let world = decisions::world(&tx, &host, &node, &self.horizon, now).await?;
+        let (host, mut node) = nodes::lock_with_host(&tx, Machine::Host(quiet.host)).await?;
+        let now = self.clock.now();
+        let reading = Reading::Look(now);
+        let world = decisions::world(&tx, &host, &node, &self.horizon, reading).await?;
         let Some(run) = world.run.as_ref().filter(|run| run.id == quiet.run) else {
             return Ok(false);
         };
-        let event = if self.patience.is_over(&run.state, now) {
+        let event = if self.patience.with(run).is_over(&run.state, now) {
             RunEvent::TimedOut
         } else if run.granted_at.is_some() || run.attempt.is_none() {
             // It may have begun without our having heard of it yet; an agent that makes no attempts asks nobody.

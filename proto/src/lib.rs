@@ -15,6 +15,18 @@ pub mod agent {
     include!("generated/evenkeel.agent.v1.rs");
 }
 
+/// What the ancestor's node agents say of their machine (`hostmgr_southbound_proto`).
+pub mod hostmgr {
+    #![expect(
+        clippy::pedantic,
+        clippy::allow_attributes,
+        clippy::allow_attributes_without_reason,
+        missing_docs,
+        reason = "generated"
+    )]
+    include!("generated/hostmgr_southbound_proto.rs");
+}
+
 /// What the ancestor's agents and the server say to each other (`maintmgr.v1`).
 pub mod maintmgr {
     #![expect(

@@ -3,11 +3,16 @@
 use std::fs;
 use std::path::Path;
 
-const PROTOS: [&str; 2] = [
+const PROTOS: [&str; 3] = [
     "evenkeel/agent/v1/agent.proto",
+    "hostmgr_southbound/hostmgr.proto",
     "maintmgr/v1/maintmgr.proto",
 ];
-const GENERATED: [&str; 2] = ["evenkeel.agent.v1.rs", "maintmgr.v1.rs"];
+const GENERATED: [&str; 3] = [
+    "evenkeel.agent.v1.rs",
+    "hostmgr_southbound_proto.rs",
+    "maintmgr.v1.rs",
+];
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the one switch of this test")]

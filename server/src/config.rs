@@ -42,8 +42,8 @@ impl Default for Config {
             data_dir: PathBuf::from("/var/lib/evenkeel"),
             stop_within: Duration::from_secs(20),
             log: LogConfig {
-                // What Postgres notes on the way of a migration is for who looks for it.
-                level: "info,sqlx::postgres::notice=warn".to_owned(),
+                // What Postgres notes on the way of a migration, and the calendar of itself, is for who looks for it.
+                level: "info,sqlx::postgres::notice=warn,tokio_cron_scheduler=warn".to_owned(),
                 ..LogConfig::default()
             },
             database: Database::default(),
@@ -283,6 +283,10 @@ mod tests {
             body_limit = 1000
             [maintenance_manager]
             fetch_ahead = "90m"
+            retention = "90d"
+            silent_after = "10m"
+            [maintenance_manager.flood]
+            calls_per_second = 5
             [southbound]
             names = ["updates.example"]
             [auth.tokens]
@@ -299,6 +303,12 @@ mod tests {
         let inventory = config.inventory().unwrap();
         assert_eq!(inventory.body_limit, 1000);
         assert_eq!(inventory.horizon.fetch_ahead, TimeDelta::minutes(90));
+        let manager = &config.maintenance_manager;
+        assert_eq!(manager.retention, Duration::from_hours(90 * 24));
+        assert_eq!(
+            (manager.flood.calls_per_second, manager.flood.burst),
+            (5, 200)
+        );
         let shown = format!("{config:?}");
         assert!(
             shown.contains("url: Some([secret])") && !shown.contains("hush"),

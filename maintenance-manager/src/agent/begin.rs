@@ -4,6 +4,7 @@ use evenkeel_domain::Time;
 use evenkeel_domain::run::AttemptId;
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::{BeginRequest, BeginResponse, Granted, Refused};
+use evenkeel_store::nodes::Machine;
 use evenkeel_store::runs;
 use tonic::Status;
 use uuid::Uuid;
@@ -22,8 +23,9 @@ pub async fn begin(
     request: BeginRequest,
 ) -> Result<BeginResponse, Status> {
     let attempt = attempt(&request.attempt_id)?;
-    let scene = Scene::open(manager, node.tenant, node.host, true).await;
-    let scene = scene.map_err(status::store)?;
+    let machine = Machine::Host(node.host);
+    let scene = Scene::open(manager, node.tenant, machine, true).await;
+    let mut scene = scene.map_err(status::store)?;
     report::trusted(&scene.host)?;
     let now = scene.now;
     let run = scene.run_of(attempt).await.map_err(status::store)?;
@@ -33,7 +35,13 @@ pub async fn begin(
     if !told {
         return Ok(refused("report what happened so far first", None, now));
     }
-    let decision = scene.world.decide(now);
+    let mut decision = scene.world.decide(now);
+    let is_counted = scene.world.applies().is_some_and(|a| a.limits.any());
+    if is_counted && decision.leave(&request.target_digest).is_some() {
+        // Counted where it is judged, and only by who would begin: the others need not wait for each other.
+        scene.count().await.map_err(status::store)?;
+        decision = scene.world.decide(now);
+    }
     let open = scene
         .world
         .run
@@ -42,7 +50,8 @@ pub async fn begin(
     let (Some(open), Some(before)) = (open, decision.leave(&request.target_digest)) else {
         return Ok(refused(&decision.because.to_string(), decision.next, now));
     };
-    runs::grant(&scene.tx, open.id, now)
+    let under = scene.world.applies().map(|assigned| assigned.scope);
+    runs::grant(&scene.tx, open, under, now)
         .await
         .map_err(status::store)?;
     scene.commit().await.map_err(status::store)?;

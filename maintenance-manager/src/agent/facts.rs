@@ -1,15 +1,23 @@
 //! What a node says of itself.
 
+use evenkeel_domain::Time;
+use evenkeel_domain::condition::{self, ConditionKind};
 use evenkeel_domain::decide::Protocol;
 use evenkeel_domain::invalid::Invalid;
-use evenkeel_proto::agent::Facts;
-use evenkeel_store::nodes::NodeState;
+use evenkeel_domain::os::{Image, OsKind};
+use evenkeel_proto::agent::{Facts, WithheldCause, WithheldPackage};
+use evenkeel_store::contents;
+use evenkeel_store::nodes::{BootedImage, NodeState};
+use evenkeel_store::{StoreError, os_profiles};
 use prost::Message as _;
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// The most packages that a list may hold.
+use crate::progress::Scene;
+
+/// The most packages that a list may hold, and the most of anything else.
 const MAX_PACKAGES: usize = 100_000;
+const MAX_LIST: usize = 10_000;
 
 /// The longest text of a fact, in bytes.
 const MAX_TEXT: usize = 4_096;
@@ -19,14 +27,13 @@ const MAX_AUDIT: usize = 65_536;
 
 /// Takes what a node says of itself into what is known of it. The digest is the node's own: facts of a newer agent may
 /// have fields that this program does not know and would leave out.
-pub fn take(node: &mut NodeState, facts: Facts, digest: Vec<u8>) -> Result<(), Invalid> {
+pub fn take(node: &mut NodeState, facts: Facts, digest: Vec<u8>, now: Time) -> Result<(), Invalid> {
     check(&facts)?;
     let digest = match digest.len() {
         0 => Sha256::digest(facts.encode_to_vec()).to_vec(),
         32 => digest,
         _ => return Err(Invalid::new("facts_digest", "not a SHA-256 digest")),
     };
-    let release = facts.os_release.unwrap_or_default();
     let available = facts.available.iter().map(|package| {
         json!({
             "name": package.name,
@@ -37,9 +44,32 @@ pub fn take(node: &mut NodeState, facts: Facts, digest: Vec<u8>) -> Result<(), I
     });
     node.os_update_available = match available.len() {
         0 => String::new(),
-        _ => serde_json::Value::from(available.collect::<Vec<_>>()).to_string(),
+        _ => Value::from(available.collect::<Vec<_>>()).to_string(),
     };
-    node.facts = json!({
+    node.facts = shown(&facts);
+    node.protocol = Protocol::Own {
+        modules: facts.modules,
+    };
+    node.agent_version = facts.agent_version;
+    node.booted = facts.booted_image.map(|image| BootedImage {
+        profile_name: image.profile_name,
+        image_id: image.image_id,
+    });
+    node.facts_digest = digest;
+    in_boot(node, facts.boot_id, now);
+    Ok(())
+}
+
+/// The facts, for people and programs.
+fn shown(facts: &Facts) -> Value {
+    let release = facts.os_release.clone().unwrap_or_default();
+    let services = facts.stale_services.iter().map(|service| {
+        json!({
+            "name": service.name,
+            "files": service.files,
+        })
+    });
+    json!({
         "agentVersion": facts.agent_version,
         "osRelease": {
             "id": release.id,
@@ -52,42 +82,168 @@ pub fn take(node: &mut NodeState, facts: Facts, digest: Vec<u8>) -> Result<(), I
         "bootId": facts.boot_id,
         "modules": facts.modules,
         "installedDigest": facts.installed_digest,
+        "packagesDigest": hex(&facts.packages_digest),
         "rebootRequired": facts.reboot_required,
         "rebootRequiredBy": facts.reboot_required_by,
+        "rebootReasons": facts.reboot_reasons,
+        "withheld": facts.withheld.iter().map(withheld).collect::<Vec<_>>(),
+        "staleServices": services.collect::<Vec<_>>(),
+        "bootedImage": facts.booted_image.as_ref().map(|image| json!({
+            "profileName": image.profile_name,
+            "imageId": image.image_id,
+        })),
         "audit": facts.audit,
-    });
-    node.protocol = Protocol::Own {
-        modules: facts.modules,
+    })
+}
+
+fn withheld(package: &WithheldPackage) -> Value {
+    use WithheldCause as C;
+    let cause = match package.cause() {
+        C::Unspecified => "unspecified",
+        C::Hold => "hold",
+        C::KeptBack => "kept_back",
+        C::Phased => "phased",
+        C::Pinned => "pinned",
+        C::Limits => "limits",
     };
-    node.agent_version = facts.agent_version;
-    node.boot_id = facts.boot_id;
-    node.facts_digest = digest;
+    json!({
+        "name": package.name,
+        "architecture": package.architecture,
+        "installedVersion": package.installed_version,
+        "availableVersion": package.available_version,
+        "cause": cause,
+        "detail": package.detail,
+    })
+}
+
+/// The digest of the list of installed packages that the node said last.
+pub fn packages_digest(node: &NodeState) -> Option<contents::Digest> {
+    let text = node.facts.get("packagesDigest")?.as_str()?;
+    let mut digest = contents::Digest::default();
+    if text.len() != 2 * digest.len() {
+        return None;
+    }
+    for (byte, pair) in digest.iter_mut().zip(text.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(digest)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits
+        .filter_map(|digit| char::from_digit(digit.into(), 16))
+        .collect()
+}
+
+/// Takes note of the boot that the node is in. A machine never comes back to a boot that another one has replaced: then
+/// there are two of them. A boot that is new to both ends the suspicion until the next proof.
+fn in_boot(node: &mut NodeState, boot_id: String, now: Time) {
+    if boot_id.is_empty() || boot_id == node.boot_id {
+        return;
+    }
+    let came_back = boot_id == node.previous_boot_id;
+    let two = came_back.then(|| {
+        let text = "two machines speak with its identity: each of them is in another boot";
+        (ConditionKind::TwoMachines, text.to_owned())
+    });
+    let is_it = |kind| kind == ConditionKind::TwoMachines;
+    condition::replace(&mut node.conditions, is_it, two, now);
+    node.previous_boot_id = std::mem::replace(&mut node.boot_id, boot_id);
+}
+
+/// Holds the image that the node has booted against the catalogue: what its instance runs moves only on that.
+pub async fn booted(scene: &mut Scene<'_>) -> Result<(), StoreError> {
+    let Some(booted) = scene.node.booted.clone() else {
+        return Ok(());
+    };
+    if scene.world.known.os_kind != OsKind::Immutable {
+        return Ok(());
+    }
+    let running = &scene.world.known.running;
+    let mut holds = None;
+    if booted.profile_name != running.profile_name {
+        let text = format!(
+            "it has booted an image of the profile {:?}, and its instance runs {:?}",
+            booted.profile_name, running.profile_name
+        );
+        holds = Some((ConditionKind::ProfileMismatch, text));
+    } else if booted.image_id != running.image_id {
+        let known =
+            os_profiles::find_image(&scene.tx, &booted.profile_name, &booted.image_id).await?;
+        if let Some(profile) = known {
+            scene.runs(Image::of(&profile));
+        } else {
+            let text = format!(
+                "it has booted the image {:?}, which the catalogue does not have",
+                booted.image_id
+            );
+            holds = Some((ConditionKind::UnknownImage, text));
+        }
+    }
+    let judged = |kind| {
+        matches!(
+            kind,
+            ConditionKind::ProfileMismatch
+                | ConditionKind::UnknownImage
+                | ConditionKind::OtherImage
+        )
+    };
+    condition::replace(&mut scene.node.conditions, judged, holds, scene.now);
     Ok(())
 }
 
 fn check(facts: &Facts) -> Result<(), Invalid> {
-    if facts.available.len() > MAX_PACKAGES {
-        return Err(Invalid::new(
-            "facts.available",
-            format!("more than {MAX_PACKAGES} packages"),
-        ));
+    let many = [
+        ("facts.available", facts.available.len(), MAX_PACKAGES),
+        ("facts.withheld", facts.withheld.len(), MAX_PACKAGES),
+        (
+            "facts.reboot_required_by",
+            facts.reboot_required_by.len(),
+            MAX_PACKAGES,
+        ),
+        ("facts.stale_services", facts.stale_services.len(), MAX_LIST),
+        ("facts.reboot_reasons", facts.reboot_reasons.len(), MAX_LIST),
+        ("facts.modules", facts.modules.len(), 100),
+    ];
+    for (field, count, most) in many {
+        if count > most {
+            return Err(Invalid::new(field, format!("more than {most}")));
+        }
     }
-    if facts.modules.len() > 100 || facts.reboot_required_by.len() > MAX_PACKAGES {
-        return Err(Invalid::new("facts", "a list is too long"));
+    let files: usize = facts.stale_services.iter().map(|one| one.files.len()).sum();
+    if files > MAX_PACKAGES {
+        let message = format!("more than {MAX_PACKAGES} files");
+        return Err(Invalid::new("facts.stale_services", message));
     }
-    let release = facts.os_release.clone().unwrap_or_default();
-    let texts = [
+    if !matches!(facts.packages_digest.len(), 0 | 32) {
+        let message = "not a SHA-256 digest";
+        return Err(Invalid::new("facts.packages_digest", message));
+    }
+    for text in texts(facts) {
+        one_text(text, MAX_TEXT)?;
+    }
+    one_text(&facts.audit, MAX_AUDIT)
+}
+
+/// Every text but the audit.
+fn texts(facts: &Facts) -> impl Iterator<Item = &String> {
+    let one = [
         &facts.agent_version,
         &facts.architecture,
         &facts.kernel_release,
         &facts.boot_id,
         &facts.installed_digest,
-        &release.id,
-        &release.version_id,
-        &release.pretty_name,
-        &release.version_codename,
     ];
-    let packages = facts.available.iter().flat_map(|package| {
+    let release = facts.os_release.iter().flat_map(|release| {
+        [
+            &release.id,
+            &release.version_id,
+            &release.pretty_name,
+            &release.version_codename,
+        ]
+    });
+    let available = facts.available.iter().flat_map(|package| {
         [
             &package.name,
             &package.architecture,
@@ -95,15 +251,30 @@ fn check(facts: &Facts) -> Result<(), Invalid> {
             &package.available_version,
         ]
     });
-    let long = texts
-        .into_iter()
-        .chain(packages)
+    let withheld = facts.withheld.iter().flat_map(|package| {
+        [
+            &package.name,
+            &package.architecture,
+            &package.installed_version,
+            &package.available_version,
+            &package.detail,
+        ]
+    });
+    let services = facts
+        .stale_services
+        .iter()
+        .flat_map(|service| std::iter::once(&service.name).chain(&service.files));
+    let image = facts.booted_image.iter();
+    let image = image.flat_map(|image| [&image.profile_name, &image.image_id]);
+    one.into_iter()
+        .chain(release)
+        .chain(available)
+        .chain(withheld)
+        .chain(services)
+        .chain(image)
         .chain(&facts.modules)
-        .chain(&facts.reboot_required_by);
-    for text in long {
-        one_text(text, MAX_TEXT)?;
-    }
-    one_text(&facts.audit, MAX_AUDIT)
+        .chain(&facts.reboot_required_by)
+        .chain(&facts.reboot_reasons)
 }
 
 /// Postgres keeps every text but one with a zero byte in it.

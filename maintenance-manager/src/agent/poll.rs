@@ -7,19 +7,19 @@ use evenkeel_domain::decide::Decision;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{HostId, scatter};
 use evenkeel_domain::run::AttemptId;
-use evenkeel_proto::agent::{Facts, PollRequest, PollResponse};
-use evenkeel_store::decisions::{self, World};
-use evenkeel_store::nodes::NodeState;
-use evenkeel_store::{StoreError, nodes};
+use evenkeel_proto::agent::{PollRequest, PollResponse};
+use evenkeel_store::decisions::{self, Reading, World};
+use evenkeel_store::nodes::{self, Machine, NodeState};
+use evenkeel_store::{StoreError, Tx};
 use tonic::Status;
 
 use crate::agent::wire::{self, timestamp};
-use crate::agent::{begin, facts, report};
+use crate::agent::{begin, facts, packages, report};
 use crate::caller::Node;
 use crate::manager::MaintenanceManager;
 use crate::progress::Scene;
 use crate::settings::delta;
-use crate::status;
+use crate::{derived, status};
 
 /// Answers a poll.
 pub async fn poll(
@@ -27,12 +27,19 @@ pub async fn poll(
     node: &Node,
     request: PollRequest,
 ) -> Result<PollResponse, Status> {
-    let attempt = request.attempt.map(|attempt| begin::attempt(&attempt.id));
+    let attempt = request.attempt.as_ref();
+    let attempt = attempt.map(|attempt| begin::attempt(&attempt.id));
     let attempt = attempt.transpose()?;
     let digest = request.facts_digest.clone();
-    let answer = match request.facts {
-        Some(said) => with_news(manager, node, said, digest, attempt).await?,
-        None => without_news(manager, node, attempt).await?,
+    let has_news = request.facts.is_some() || !request.packages.is_empty();
+    let quiet = if has_news {
+        None
+    } else {
+        without_news(manager, node, attempt).await?
+    };
+    let answer = match quiet {
+        Some(answer) => answer,
+        None => with_news(manager, node, request, attempt).await?,
     };
     let now = manager.now();
     let next_poll_millis = next_poll(
@@ -46,9 +53,10 @@ pub async fn poll(
     } else {
         wire::decision(answer.decision)
     };
-    let known = answer.known.facts_digest;
+    let known = &answer.known.facts_digest;
     Ok(PollResponse {
-        want_facts: !answer.has_news && (known.is_empty() || known != request.facts_digest),
+        want_facts: !answer.has_facts && (known.is_empty() || *known != digest),
+        want_packages: packages::are_wanted(&answer.known),
         next_poll_millis,
         now: Some(timestamp(now)),
         credential: renewed(manager, node, now)?,
@@ -62,58 +70,73 @@ struct Found {
     decision: Decision,
     /// The attempt that is open on the node is over or unknown here.
     is_lost: bool,
-    has_news: bool,
+    has_facts: bool,
 }
 
 /// News is written before the answer.
 async fn with_news(
     manager: &MaintenanceManager,
     node: &Node,
-    said: Facts,
-    digest: Vec<u8>,
+    request: PollRequest,
     attempt: Option<AttemptId>,
 ) -> Result<Found, Status> {
-    let scene = Scene::open(manager, node.tenant, node.host, false).await;
+    let machine = Machine::Host(node.host);
+    let scene = Scene::open(manager, node.tenant, machine, false).await;
     let mut scene = scene.map_err(status::store)?;
     report::trusted(&scene.host)?;
-    facts::take(&mut scene.node, said, digest).map_err(status::invalid)?;
+    let has_facts = request.facts.is_some();
+    if let Some(said) = request.facts {
+        let (node, now) = (&mut scene.node, scene.now);
+        facts::take(node, said, request.facts_digest, now).map_err(status::invalid)?;
+        facts::booted(&mut scene).await.map_err(status::store)?;
+    }
+    packages::take(&mut scene, &request.packages).await?;
     scene.world.known.speaks = scene.node.protocol.clone();
     scene.world.known.provisioned = true;
     let found = Found {
         decision: scene.world.decide(scene.now),
         is_lost: is_lost(&scene.world, attempt),
         known: scene.node.clone(),
-        has_news: true,
+        has_facts,
     };
     scene.commit().await.map_err(status::store)?;
     Ok(found)
 }
 
+/// Almost all polls: nothing is locked and nothing is written. None if something is to be written after all.
 async fn without_news(
     manager: &MaintenanceManager,
     node: &Node,
     attempt: Option<AttemptId>,
-) -> Result<Found, Status> {
+) -> Result<Option<Found>, Status> {
     let now = manager.now();
-    let (host, known, world) = read(manager, node, now).await.map_err(status::store)?;
+    let tx = manager.store.tenant(node.tenant).await;
+    let tx = tx.map_err(status::store)?;
+    let read = read(manager, &tx, node, now).await;
+    let (host, known, world) = read.map_err(status::store)?;
+    drop(tx);
     report::trusted(&host)?;
+    if host.status.text != status::RUNNING || derived::is_outdated(&known, &world, now) {
+        return Ok(None);
+    }
     manager.contacts.heard(node.tenant, known.instance, now);
-    Ok(Found {
+    Ok(Some(Found {
         decision: world.decide(now),
         is_lost: is_lost(&world, attempt),
         known,
-        has_news: false,
-    })
+        has_facts: false,
+    }))
 }
 
 async fn read(
     manager: &MaintenanceManager,
+    tx: &Tx,
     node: &Node,
     now: Time,
 ) -> Result<(Host, NodeState, World), StoreError> {
-    let (tx, host) = manager.for_host(node.tenant, node.host).await?;
-    let known = nodes::find_by_host(&tx, host.id).await?;
-    let world = decisions::world(&tx, &host, &known, &manager.settings.horizon(), now).await?;
+    let (host, known) = nodes::read(tx, Machine::Host(node.host)).await?;
+    let horizon = manager.settings.horizon();
+    let world = decisions::world(tx, &host, &known, &horizon, Reading::Look(now)).await?;
     Ok((host, known, world))
 }
 
@@ -165,6 +188,7 @@ mod tests {
             act: Act::Idle,
             because: Reason::NoWindow,
             next,
+            grant: None,
         }
     }
 

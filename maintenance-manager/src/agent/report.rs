@@ -4,6 +4,7 @@ use evenkeel_domain::host::Host;
 use evenkeel_domain::run::{AttemptId, Happening, RunEvent, UpdateRun};
 use evenkeel_proto::agent::{ReportRequest, ReportResponse};
 use evenkeel_store::StoreError;
+use evenkeel_store::nodes::Machine;
 use evenkeel_store::runs::Subject;
 use tonic::Status;
 
@@ -33,7 +34,8 @@ pub async fn report(
     for event in request.events {
         events.push(wire::happening(event).map_err(status::invalid)?);
     }
-    let scene = Scene::open(manager, node.tenant, node.host, false).await;
+    let machine = Machine::Host(node.host);
+    let scene = Scene::open(manager, node.tenant, machine, false).await;
     let mut scene = scene.map_err(status::store)?;
     trusted(&scene.host)?;
     let stored = store(&mut scene, attempt, &request.target_digest, events).await;
@@ -70,7 +72,8 @@ async fn store(
             // An attempt that was given up before anything happened leaves no run.
             None if matches!(happening.event, RunEvent::Cancelled(_)) => None,
             None => {
-                let opened = scene.begin_attempt(Some(attempt), Some(digest), &happening);
+                let origin = scene.named(digest).await?;
+                let opened = scene.begin_attempt(Some(attempt), origin, &happening);
                 Some(opened.await?)
             }
         };

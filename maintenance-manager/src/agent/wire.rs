@@ -2,9 +2,9 @@
 
 use chrono::{DateTime, Datelike};
 use evenkeel_domain::Time;
-use evenkeel_domain::decide::{Act, Decision, Target, TargetKind};
+use evenkeel_domain::decide::{Act, Decision, Grant, Target, TargetKind};
 use evenkeel_domain::invalid::Invalid;
-use evenkeel_domain::package::{FoundPackage, PackageChange, PackageResult};
+use evenkeel_domain::package::{FoundPackage, PackageChange, PackageResult, WantedPackage};
 use evenkeel_domain::run::{CancelCause, Evidence, Failure, FailureKind, Happening, RunEvent};
 use evenkeel_domain::text::{cut, storable};
 use evenkeel_proto::agent as wire;
@@ -62,6 +62,19 @@ pub fn decision(decision: Decision) -> wire::Decision {
         act: Some(act),
         reason: decision.because.to_string(),
         next: decision.next.map(timestamp),
+        grant: decision.grant.map(grant),
+    }
+}
+
+fn grant(grant: Grant) -> wire::Grant {
+    let window = |(start, end)| wire::Window {
+        start: Some(timestamp(start)),
+        end: Some(timestamp(end)),
+    };
+    wire::Grant {
+        target_digest: grant.target.digest(),
+        windows: grant.windows.into_iter().map(window).collect(),
+        expires: Some(timestamp(grant.expires)),
     }
 }
 
@@ -74,15 +87,40 @@ pub fn forget() -> wire::Decision {
         })),
         reason: "the attempt is over here, or was removed".to_owned(),
         next: None,
+        grant: None,
     }
 }
 
 fn target(target: Target) -> wire::Target {
     let digest = target.digest();
-    let TargetKind::Packages {
-        exactly, sources, ..
-    } = target.wish;
-    let mode = match exactly {
+    let wish = match target.wish {
+        TargetKind::Packages {
+            exactly,
+            sources,
+            kernel_command,
+        } => Wish::Packages(wire::Packages {
+            mode: Some(mode(exactly)),
+            sources,
+            kernel_command,
+        }),
+        TargetKind::Image(image) => Wish::Image(wire::Image {
+            os_id: image.os.to_string(),
+            name: image.name,
+            image_id: image.image_id,
+            url: image.url,
+            sha256: image.sha256.as_str().to_owned(),
+            profile_name: image.profile_name,
+        }),
+        TargetKind::Kernel { command } => Wish::Kernel(wire::Kernel { command }),
+    };
+    wire::Target {
+        digest,
+        wish: Some(wish),
+    }
+}
+
+fn mode(exactly: Option<Vec<WantedPackage>>) -> Mode {
+    match exactly {
         None => Mode::Latest(wire::Latest {}),
         Some(packages) => {
             let packages = packages.into_iter().map(|package| wire::WantedPackage {
@@ -96,13 +134,6 @@ fn target(target: Target) -> wire::Target {
                 packages: packages.collect(),
             })
         }
-    };
-    wire::Target {
-        digest,
-        wish: Some(Wish::Packages(wire::Packages {
-            mode: Some(mode),
-            sources,
-        })),
     }
 }
 

@@ -1,18 +1,14 @@
 //! The ancestor's words into ours and back. The generated types of `maintmgr.v1` end here.
 
 use evenkeel_domain::Time;
-use evenkeel_domain::eim::{Answer, Sample, SampleKind};
-use evenkeel_domain::os::OsKind;
-use evenkeel_domain::text::storable;
+use evenkeel_domain::eim::{Answer, RepeatedOnWire, Sample, SampleKind};
+use evenkeel_domain::os::{Image, OsKind};
 use evenkeel_proto::maintmgr::platform_update_status_response::OsType;
 use evenkeel_proto::maintmgr::update_status::StatusType;
 use evenkeel_proto::maintmgr::{
-    OsProfileUpdateSource, PlatformUpdateStatusResponse, SingleSchedule, UpdateSchedule,
-    UpdateSource, UpdateStatus,
+    OsProfileUpdateSource, PlatformUpdateStatusResponse, RepeatedSchedule, SingleSchedule,
+    UpdateSchedule, UpdateSource, UpdateStatus,
 };
-
-/// The most that is kept of a node's list of packages, in bytes (northbound section 1.3).
-const MAX_AVAILABLE: usize = 500_000;
 
 /// The sample that a status is.
 pub fn sample(said: &UpdateStatus) -> Sample {
@@ -27,14 +23,10 @@ pub fn sample(said: &UpdateStatus) -> Sample {
     };
     Sample {
         kind,
-        detail: storable(&said.status_detail),
+        detail: said.status_detail.clone(),
+        profile_name: said.profile_name.clone(),
+        os_image_id: said.os_image_id.clone(),
     }
-}
-
-/// What the node says could be updated; none if it says more than can be kept, so that nothing is lost for it.
-pub fn available(said: UpdateStatus) -> Option<String> {
-    let text = storable(&said.os_update_available);
-    (text.len() <= MAX_AVAILABLE).then_some(text)
 }
 
 /// The answer, with every part present.
@@ -43,22 +35,47 @@ pub fn answer(answer: Answer, kind: OsKind) -> PlatformUpdateStatusResponse {
         OsKind::Mutable => OsType::Mutable,
         OsKind::Immutable => OsType::Immutable,
     };
+    let repeated: Vec<_> = answer.repeated.into_iter().map(repeated).collect();
+    #[expect(deprecated, reason = "very old agents read nothing else")]
+    let schedule = UpdateSchedule {
+        single_schedule: answer.single.map(|(start, end)| SingleSchedule {
+            start_seconds: seconds(start),
+            end_seconds: seconds(end),
+        }),
+        repeated_schedule: repeated.first().cloned(),
+        repeated_schedules: repeated,
+    };
     PlatformUpdateStatusResponse {
         update_source: Some(UpdateSource {
             kernel_command: answer.kernel_command,
             custom_repos: answer.custom_repos,
             ..UpdateSource::default()
         }),
-        update_schedule: Some(UpdateSchedule {
-            single_schedule: answer.single.map(|(start, end)| SingleSchedule {
-                start_seconds: seconds(start),
-                end_seconds: seconds(end),
-            }),
-            ..UpdateSchedule::default()
-        }),
+        update_schedule: Some(schedule),
         installed_packages: answer.installed_packages,
         os_type: os_type.into(),
-        os_profile_update_source: Some(OsProfileUpdateSource::default()),
+        os_profile_update_source: Some(answer.image.map(image).unwrap_or_default()),
+    }
+}
+
+fn image(image: Image) -> OsProfileUpdateSource {
+    OsProfileUpdateSource {
+        os_image_url: image.url,
+        os_image_id: image.image_id,
+        os_image_sha: image.sha256.as_str().to_owned(),
+        profile_name: image.profile_name,
+        profile_version: String::new(),
+    }
+}
+
+fn repeated(schedule: RepeatedOnWire) -> RepeatedSchedule {
+    RepeatedSchedule {
+        duration_seconds: schedule.duration_seconds,
+        cron_minutes: schedule.cron_minutes,
+        cron_hours: schedule.cron_hours,
+        cron_day_month: schedule.cron_day_month,
+        cron_month: schedule.cron_month,
+        cron_day_week: schedule.cron_day_week,
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_auth::{Authority, JoinToken, Keys};
-use evenkeel_domain::assignment::Scope;
+use evenkeel_domain::assignment::{Limits, Scope};
 use evenkeel_domain::id::{HostId, InstanceId, PolicyId, RunId};
 use evenkeel_domain::join_token::JoinTokenSpec;
 use evenkeel_domain::policy::{PolicySpec, Wish};
@@ -16,7 +16,6 @@ use evenkeel_kit::clock::{Clock, TestClock};
 use evenkeel_maintenance_manager::{MaintenanceManager, Settings, Tracker};
 use evenkeel_proto::agent::agent_service_server::AgentService;
 use evenkeel_proto::agent::begin_response::Answer;
-use evenkeel_proto::agent::decision::Act;
 use evenkeel_proto::agent::event::News;
 use evenkeel_proto::agent::*;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService;
@@ -24,22 +23,26 @@ use evenkeel_proto::maintmgr::update_status::StatusType;
 use evenkeel_proto::maintmgr::{
     PlatformUpdateStatusRequest, PlatformUpdateStatusResponse, UpdateStatus,
 };
-use evenkeel_store::testing::fresh_store;
+use evenkeel_store::testing::fresh_database;
 use evenkeel_store::{
-    Page, Store, assignments, instances, join_tokens, nodes, policies, projects, runs, schedules,
+    Page, Store, StoreOptions, assignments, instances, join_tokens, nodes, policies, projects,
+    runs, schedules,
 };
 use tonic::{Request, Status};
 use uuid::Uuid;
+
+pub use crate::words::*;
 
 pub const NOON: DateTime<Utc> = DateTime::from_timestamp_nanos(1_800_000_000_000_000_000);
 
 pub struct House {
     pub manager: MaintenanceManager,
     pub store: Store,
+    pub url: String,
     pub clock: Arc<TestClock>,
     pub authority: Arc<Authority>,
     pub tenant: TenantId,
-    _keys: tempfile::TempDir,
+    keys: Arc<tempfile::TempDir>,
 }
 
 /// A node of ours, as the test plays it.
@@ -51,7 +54,12 @@ pub struct TestNode {
 
 impl House {
     pub async fn new() -> Self {
-        let store = fresh_store().await;
+        Self::with(Settings::default()).await
+    }
+
+    pub async fn with(settings: Settings) -> Self {
+        let url = fresh_database().await;
+        let store = connect(&url).await;
         let clock = Arc::new(TestClock::new(NOON));
         let keys = tempfile::tempdir().expect("a folder");
         let authority = Keys::open(keys.path()).expect("keys");
@@ -63,17 +71,61 @@ impl House {
             store.clone(),
             Arc::clone(&clock) as Arc<dyn Clock>,
             Arc::clone(&authority),
-            Settings::default(),
+            settings,
         );
         let tenant = project(&store, "default").await;
         Self {
             manager,
             store,
+            url,
             clock,
             authority,
             tenant,
-            _keys: keys,
+            keys: Arc::new(keys),
         }
+    }
+
+    /// The same house, its clock as well, for a project of its own.
+    pub async fn beside(&self, name: &str) -> Self {
+        self.clock.set(NOON);
+        Self {
+            manager: self.manager.clone(),
+            store: self.store.clone(),
+            url: self.url.clone(),
+            clock: Arc::clone(&self.clock),
+            authority: Arc::clone(&self.authority),
+            tenant: project(&self.store, name).await,
+            keys: Arc::clone(&self.keys),
+        }
+    }
+
+    pub fn time(&self) -> DateTime<Utc> {
+        self.clock.now()
+    }
+
+    /// Another replica: another process would have another pool of connections, and share everything else.
+    pub async fn replica(&self) -> (MaintenanceManager, Store) {
+        self.replica_on(connect(&self.url).await)
+    }
+
+    /// One that waits for no lock.
+    pub async fn impatient_replica(&self) -> (MaintenanceManager, Store) {
+        let options = StoreOptions {
+            lock_timeout: std::time::Duration::from_millis(100),
+            ..StoreOptions::default()
+        };
+        let store = Store::connect(&self.url, options).await;
+        self.replica_on(store.expect("the database"))
+    }
+
+    fn replica_on(&self, store: Store) -> (MaintenanceManager, Store) {
+        let manager = MaintenanceManager::new(
+            store.clone(),
+            Arc::clone(&self.clock) as Arc<dyn Clock>,
+            Arc::clone(&self.authority),
+            Settings::default(),
+        );
+        (manager, store)
     }
 
     pub async fn join_token(&self, one_time: bool, may_create_hosts: bool) -> String {
@@ -119,8 +171,13 @@ impl House {
 
     /// A node that has come and said its facts.
     pub async fn node(&self) -> TestNode {
+        self.nth_node(1).await
+    }
+
+    pub async fn nth_node(&self, machine: u8) -> TestNode {
         let token = self.join_token(false, true).await;
-        let answer = self.enroll(&token, 1, 1).await.expect("enrolled");
+        let answer = self.enroll(&token, machine.into(), machine).await;
+        let answer = answer.expect("enrolled");
         let node = TestNode {
             host: answer.host_id.parse().expect("a host"),
             instance: answer.instance_id.parse().expect("an instance"),
@@ -130,7 +187,43 @@ impl House {
         node
     }
 
+    /// Our own agent is installed where one of the ancestor's was.
+    pub async fn takes_over(&self, old: &crate::fleet::OldNode) -> TestNode {
+        let machine = Uuid::parse_str(&old.guid).expect("a UUID").as_u128();
+        let token = self.join_token(false, true).await;
+        let answer = self.enroll(&token, machine, 1).await.expect("enrolled");
+        TestNode {
+            host: answer.host_id.parse().expect("a host"),
+            instance: answer.instance_id.parse().expect("an instance"),
+            credential: answer.credential,
+        }
+    }
+
+    /// A policy for one node.
     pub async fn policy(&self, node: &TestNode, packages: &str) -> PolicyId {
+        let policy = self.wish(packages).await;
+        let scope = Scope::Instance(node.instance);
+        self.assign(scope, policy, None, None).await;
+        policy
+    }
+
+    pub async fn assign(
+        &self,
+        scope: Scope,
+        policy: PolicyId,
+        at_once: Option<u32>,
+        failures: Option<u32>,
+    ) {
+        let limits = Limits::parse(at_once, failures).expect("limits");
+        let tx = self.store.tenant(self.tenant).await.expect("a transaction");
+        assignments::set(&tx, scope, policy, limits, self.clock.now())
+            .await
+            .expect("assigned");
+        tx.commit().await.expect("committed");
+    }
+
+    /// A policy for nobody yet.
+    pub async fn wish(&self, packages: &str) -> PolicyId {
         let tx = self.store.tenant(self.tenant).await.expect("a transaction");
         let wish = match packages {
             "" => Wish::Latest,
@@ -140,10 +233,6 @@ impl House {
         let policy = policies::create(&tx, &spec, self.clock.now())
             .await
             .expect("a policy");
-        let scope = Scope::Instance(node.instance);
-        assignments::set(&tx, scope, policy.id)
-            .await
-            .expect("assigned");
         tx.commit().await.expect("committed");
         policy.id
     }
@@ -199,6 +288,10 @@ impl House {
             facts: Some(facts),
             ..PollRequest::default()
         };
+        self.ask(node, request).await
+    }
+
+    pub async fn ask(&self, node: &TestNode, request: PollRequest) -> PollResponse {
         let answer = self.manager.poll(with(&node.credential, request)).await;
         answer.expect("an answer").into_inner()
     }
@@ -210,17 +303,34 @@ impl House {
         policy: PolicyId,
         last: u32,
     ) -> Answer {
-        let request = BeginRequest {
-            attempt_id: Uuid::from_u128(attempt).to_string(),
-            target_digest: policy.to_string(),
-            last_sequence: last,
-        };
+        self.begin_for(node, attempt, &policy.to_string(), last)
+            .await
+    }
+
+    /// The first attempt of a node asks a certain replica.
+    pub async fn begin_at(
+        &self,
+        manager: &MaintenanceManager,
+        node: &TestNode,
+        policy: PolicyId,
+    ) -> Answer {
+        let request = begin(1, &policy.to_string(), 2);
+        let answer = manager.begin(with(&node.credential, request)).await;
+        let answer = answer.expect("an answer").into_inner();
+        answer.answer.expect("yes or no")
+    }
+
+    pub async fn begin_for(
+        &self,
+        node: &TestNode,
+        attempt: u128,
+        digest: &str,
+        last: u32,
+    ) -> Answer {
+        let request = begin(attempt, digest, last);
         let answer = self.manager.begin(with(&node.credential, request)).await;
-        answer
-            .expect("an answer")
-            .into_inner()
-            .answer
-            .expect("yes or no")
+        let answer = answer.expect("an answer").into_inner();
+        answer.answer.expect("yes or no")
     }
 
     pub async fn report(
@@ -230,7 +340,21 @@ impl House {
         policy: PolicyId,
         events: &[(u32, News)],
     ) -> ReportResponse {
-        let request = report(attempt, policy, events);
+        self.report_for(node, attempt, &policy.to_string(), events)
+            .await
+    }
+
+    pub async fn report_for(
+        &self,
+        node: &TestNode,
+        attempt: u128,
+        digest: &str,
+        events: &[(u32, News)],
+    ) -> ReportResponse {
+        let request = ReportRequest {
+            target_digest: digest.to_owned(),
+            ..report(attempt, PolicyId::nth(1), events)
+        };
         let answer = self.manager.report(with(&node.credential, request)).await;
         answer.expect("an answer").into_inner()
     }
@@ -305,6 +429,16 @@ impl House {
     }
 }
 
+async fn connect(url: &str) -> Store {
+    let options = StoreOptions {
+        max_connections: 10,
+        acquire_timeout: std::time::Duration::from_secs(30),
+        lock_timeout: std::time::Duration::from_secs(20),
+        statement_timeout: std::time::Duration::from_secs(30),
+    };
+    Store::connect(url, options).await.expect("the database")
+}
+
 pub async fn project(store: &Store, name: &str) -> TenantId {
     let tx = store.fleet().await.expect("a transaction");
     let name = ProjectName::parse("name", name).expect("a name");
@@ -313,102 +447,4 @@ pub async fn project(store: &Store, name: &str) -> TenantId {
         .expect("a project");
     tx.commit().await.expect("committed");
     project.id
-}
-
-pub fn with<T>(credential: &str, message: T) -> Request<T> {
-    let mut request = Request::new(message);
-    let header = format!("Bearer {credential}").parse().expect("a header");
-    request.metadata_mut().insert("authorization", header);
-    request
-}
-
-pub fn report(attempt: u128, policy: PolicyId, events: &[(u32, News)]) -> ReportRequest {
-    let event = |(sequence, news): &(u32, News)| Event {
-        sequence: *sequence,
-        boot_id: "boot-1".into(),
-        node_time: None,
-        news: Some(news.clone()),
-    };
-    ReportRequest {
-        attempt_id: Uuid::from_u128(attempt).to_string(),
-        target_digest: policy.to_string(),
-        events: events.iter().map(event).collect(),
-    }
-}
-
-pub fn bookworm() -> OsRelease {
-    OsRelease {
-        id: "debian".into(),
-        version_id: "12".into(),
-        pretty_name: "Debian GNU/Linux 12 (bookworm)".into(),
-        version_codename: "bookworm".into(),
-    }
-}
-
-pub fn facts() -> Facts {
-    Facts {
-        agent_version: "0.1.0".into(),
-        os_release: Some(bookworm()),
-        architecture: "amd64".into(),
-        boot_id: "boot-1".into(),
-        modules: vec!["packages".into()],
-        ..Facts::default()
-    }
-}
-
-pub fn downloading() -> News {
-    let change = PackageChange {
-        name: "demo-hello".into(),
-        architecture: "all".into(),
-        before: "1.0".into(),
-        after: "1.1".into(),
-    };
-    News::Downloading(Downloading {
-        plan: Some(Plan {
-            changes: vec![change],
-            download_bytes: 1_024,
-        }),
-    })
-}
-
-pub fn downloaded() -> News {
-    News::Downloaded(Downloaded {})
-}
-
-pub fn began() -> News {
-    News::Began(Began {})
-}
-
-pub fn finished() -> News {
-    let result = PackageResult {
-        name: "demo-hello".into(),
-        architecture: "all".into(),
-        version: "1.1".into(),
-        state: "installed".into(),
-    };
-    News::Finished(Finished {
-        results: vec![result],
-    })
-}
-
-/// The name of what a node should do.
-pub fn act(answer: &PollResponse) -> &'static str {
-    match answer
-        .decision
-        .as_ref()
-        .and_then(|decision| decision.act.as_ref())
-    {
-        None | Some(Act::Idle(_)) => "idle",
-        Some(Act::Fetch(_)) => "fetch",
-        Some(Act::Apply(_)) => "apply",
-        Some(Act::Continue(_)) => "continue",
-        Some(Act::Cancel(_)) => "cancel",
-    }
-}
-
-pub fn reason(answer: &PollResponse) -> &str {
-    answer
-        .decision
-        .as_ref()
-        .map_or("", |decision| &decision.reason)
 }

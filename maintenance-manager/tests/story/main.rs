@@ -1,6 +1,15 @@
 //! The maintenance manager, told as stories on a real Postgres.
 
 mod agent;
+mod bad_input;
+mod brake;
+mod defects;
 mod eim;
+mod explain;
+mod facts;
+mod fleet;
 mod house;
+mod loops;
+mod orders;
 mod wire;
+mod words;

@@ -4,10 +4,16 @@ use evenkeel_domain::tenant::TenantId;
 use evenkeel_proto::agent::PollRequest;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_proto::agent::{AvailablePackage, Facts};
+use evenkeel_proto::hostmgr::UpdateInstanceStateStatusByHostGuidRequest;
+use evenkeel_proto::hostmgr::hostmgr_client::HostmgrClient;
 use evenkeel_proto::maintmgr::maintmgr_service_client::MaintmgrServiceClient;
-use evenkeel_proto::maintmgr::{PlatformUpdateStatusRequest, UpdateStatus};
+use evenkeel_proto::maintmgr::{
+    PlatformUpdateStatusRequest, PlatformUpdateStatusResponse, UpdateStatus,
+};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::Code;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint, Server};
 
 use crate::house::{House, facts, with};
@@ -123,4 +129,53 @@ async fn a_token_for_another_project_finds_no_host_of_this_one() {
         .platform_update_status(with(token.token.reveal(), request))
         .await;
     assert_eq!(answer.expect_err("foreign").code(), Code::NotFound);
+}
+
+/// A text on the wire is UTF-8, or the message cannot be read; Go's gRPC says the same.
+#[tokio::test]
+async fn what_is_not_utf_8_is_refused_and_the_next_is_answered() {
+    let house = House::new().await;
+    let node = house.old_node(1).await;
+    let channel = channel(&house).await;
+    let mut raw = Grpc::new(channel.clone());
+    raw.ready().await.expect("a connection");
+    // On the wire, bytes with number 1 are what a text with number 1 is.
+    let request = with(&house.old_token(), b"\xff\xfe".to_vec());
+    let path = PathAndQuery::from_static("/maintmgr.v1.MaintmgrService/PlatformUpdateStatus");
+    let codec = tonic_prost::ProstCodec::<Vec<u8>, PlatformUpdateStatusResponse>::default();
+    let refused = raw.unary(request, path, codec).await;
+    assert_eq!(refused.expect_err("no text").code(), Code::Internal);
+
+    let mut ancestors = MaintmgrServiceClient::new(channel);
+    let request = PlatformUpdateStatusRequest {
+        host_guid: node.guid,
+        ..sample(0)
+    };
+    let answer = ancestors
+        .platform_update_status(with(&house.old_token(), request))
+        .await;
+    answer.expect("an answer");
+}
+
+#[tokio::test]
+async fn the_heart_beats_on_the_same_listener() {
+    let house = House::new().await;
+    let node = house.old_node(1).await;
+    let mut client = HostmgrClient::new(channel(&house).await);
+    let beat = |guid: &str| UpdateInstanceStateStatusByHostGuidRequest {
+        host_guid: guid.to_owned(),
+        instance_status: 6,
+        instance_state: 3,
+        provider_status_detail: "all is well".into(),
+    };
+    let request = with(&house.old_token(), beat(&node.guid));
+    let answer = client.update_instance_state_status_by_host_guid(request);
+    answer.await.expect("heard");
+    assert_eq!(house.host_status(node.host).await, "Running");
+    let nobody = tonic::Request::new(beat(&node.guid));
+    let refused = client.update_instance_state_status_by_host_guid(nobody);
+    assert_eq!(
+        refused.await.expect_err("nobody").code(),
+        Code::Unauthenticated
+    );
 }

@@ -69,6 +69,11 @@ pub struct PollRequest {
     /// The attempt that is open on the node, if there is one.
     #[prost(message, optional, tag = "3")]
     pub attempt: ::core::option::Option<Attempt>,
+    /// The list of installed packages, sent when the server asked for it and not otherwise: a JSON object in the shape of
+    /// an image's manifest, `{"repo":\[{"name":"apt","version":"2.6.1","architecture":"amd64"}\]}`, without blanks, by name
+    /// then architecture. Nodes with the same packages have the same text, and it is kept once.
+    #[prost(string, tag = "4")]
+    pub packages: ::prost::alloc::string::String,
 }
 /// What is known about the node. Encoded with fields in order of number and nothing unknown, so that its digest is
 /// the same wherever it is made.
@@ -102,6 +107,58 @@ pub struct Facts {
     /// What is wrong with the node's package database, in dpkg's own words (`dpkg --audit`); empty if nothing is.
     #[prost(string, tag = "11")]
     pub audit: ::prost::alloc::string::String,
+    /// SHA-256 of the text that `PollRequest.packages` would be now; empty if the node cannot tell.
+    #[prost(bytes = "vec", tag = "12")]
+    pub packages_digest: ::prost::alloc::vec::Vec<u8>,
+    /// Packages that have a newer version and do not get it, with the cause; by name then architecture.
+    #[prost(message, repeated, tag = "13")]
+    pub withheld: ::prost::alloc::vec::Vec<WithheldPackage>,
+    /// Services that still run what was replaced on disk, by name.
+    #[prost(message, repeated, tag = "14")]
+    pub stale_services: ::prost::alloc::vec::Vec<StaleService>,
+    /// Why a reboot is required, for people; empty if none is.
+    #[prost(string, repeated, tag = "15")]
+    pub reboot_reasons: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The image that is booted; unset on a node without images.
+    #[prost(message, optional, tag = "16")]
+    pub booted_image: ::core::option::Option<BootedImage>,
+}
+/// A package that has a newer version and does not get it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WithheldPackage {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub architecture: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub installed_version: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub available_version: ::prost::alloc::string::String,
+    #[prost(enumeration = "WithheldCause", tag = "5")]
+    pub cause: i32,
+    /// What the cause alone does not say, such as the packages that would have to go.
+    #[prost(string, tag = "6")]
+    pub detail: ::prost::alloc::string::String,
+}
+/// A service that still runs what was replaced on disk.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StaleService {
+    /// Of the unit, such as `ssh.service`.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Files that it still has open.
+    #[prost(string, repeated, tag = "2")]
+    pub files: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// The image that a node is really running.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BootedImage {
+    /// The line of releases that it is one of.
+    #[prost(string, tag = "1")]
+    pub profile_name: ::prost::alloc::string::String,
+    /// Its version.
+    #[prost(string, tag = "2")]
+    pub image_id: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AvailablePackage {
@@ -139,16 +196,23 @@ pub struct PollResponse {
     /// A new credential, when the present one is to be replaced.
     #[prost(string, tag = "5")]
     pub credential: ::prost::alloc::string::String,
+    /// Send `packages` with the next poll, which should be at once: the server has no text with the digest of the facts.
+    #[prost(bool, tag = "6")]
+    pub want_packages: bool,
 }
 /// What the node should do, with the reason. Unset `act` is idle.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Decision {
-    /// For a person, from the same place that `evenkeel update plan` shows.
+    /// For a person, from the same place that `evenkeel explain` shows.
     #[prost(string, tag = "10")]
     pub reason: ::prost::alloc::string::String,
     /// When the answer may change by time alone.
     #[prost(message, optional, tag = "11")]
     pub next: ::core::option::Option<::prost_types::Timestamp>,
+    /// Leave given ahead, for a node that cannot reach the server when its window opens. Every answer replaces the leave
+    /// that an earlier one gave; an answer without it takes it back.
+    #[prost(message, optional, tag = "12")]
+    pub grant: ::core::option::Option<Grant>,
     #[prost(oneof = "decision::Act", tags = "1, 2, 3, 4, 5")]
     pub act: ::core::option::Option<decision::Act>,
 }
@@ -172,6 +236,30 @@ pub mod decision {
         #[prost(message, tag = "5")]
         Cancel(super::Cancel),
     }
+}
+/// Leave to change the node without asking: in one of the windows, by the node's own clock, once, if the server cannot
+/// be reached. A node that can reach the server asks.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Grant {
+    /// Digest of the one target that it is for.
+    #[prost(string, tag = "1")]
+    pub target_digest: ::prost::alloc::string::String,
+    /// Inside one of these, in ascending order.
+    #[prost(message, repeated, tag = "2")]
+    pub windows: ::prost::alloc::vec::Vec<Window>,
+    /// What has not begun by then must not begin.
+    #[prost(message, optional, tag = "3")]
+    pub expires: ::core::option::Option<::prost_types::Timestamp>,
+}
+/// A stretch of time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Window {
+    /// The first instant in it.
+    #[prost(message, optional, tag = "1")]
+    pub start: ::core::option::Option<::prost_types::Timestamp>,
+    /// The first instant after it.
+    #[prost(message, optional, tag = "2")]
+    pub end: ::core::option::Option<::prost_types::Timestamp>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Idle {}
@@ -199,7 +287,7 @@ pub struct Cancel {
     /// Empty if the server has no run of the attempt any more.
     #[prost(string, tag = "1")]
     pub run_id: ::prost::alloc::string::String,
-    /// Why: `withdrawn` or `window_missed`.
+    /// Why: `withdrawn`, `window_missed` or `requested`.
     #[prost(string, tag = "2")]
     pub cause: ::prost::alloc::string::String,
 }
@@ -208,7 +296,7 @@ pub struct Target {
     /// Identifies the wish: the same wish has the same digest. Opaque.
     #[prost(string, tag = "1")]
     pub digest: ::prost::alloc::string::String,
-    #[prost(oneof = "target::Wish", tags = "2")]
+    #[prost(oneof = "target::Wish", tags = "2, 3, 4")]
     pub wish: ::core::option::Option<target::Wish>,
 }
 /// Nested message and enum types in `Target`.
@@ -217,7 +305,39 @@ pub mod target {
     pub enum Wish {
         #[prost(message, tag = "2")]
         Packages(super::Packages),
+        #[prost(message, tag = "3")]
+        Image(super::Image),
+        #[prost(message, tag = "4")]
+        Kernel(super::Kernel),
     }
+}
+/// Boot from an image.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Image {
+    /// Of the operating system profile at the server, such as `os-0a1b2c3d`.
+    #[prost(string, tag = "1")]
+    pub os_id: ::prost::alloc::string::String,
+    /// For people.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// Its version.
+    #[prost(string, tag = "3")]
+    pub image_id: ::prost::alloc::string::String,
+    /// Where it lies; without a scheme, a path below the node's own release service.
+    #[prost(string, tag = "4")]
+    pub url: ::prost::alloc::string::String,
+    /// SHA-256 of the file that lies there, hexadecimal.
+    #[prost(string, tag = "5")]
+    pub sha256: ::prost::alloc::string::String,
+    /// The line of releases that it is one of.
+    #[prost(string, tag = "6")]
+    pub profile_name: ::prost::alloc::string::String,
+}
+/// Boot with a kernel command line.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Kernel {
+    #[prost(string, tag = "1")]
+    pub command: ::prost::alloc::string::String,
 }
 /// Bring packages to a state.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -225,6 +345,9 @@ pub struct Packages {
     /// Further sources for this update only, one DEB822 stanza an element.
     #[prost(string, repeated, tag = "3")]
     pub sources: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The command line to boot the kernel with; empty to leave it as it is. Only for an agent with the module `kernel`.
+    #[prost(string, tag = "4")]
+    pub kernel_command: ::prost::alloc::string::String,
     #[prost(oneof = "packages::Mode", tags = "1, 2")]
     pub mode: ::core::option::Option<packages::Mode>,
 }
@@ -462,6 +585,50 @@ pub struct ReportResponse {
     pub run_id: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "3")]
     pub now: ::core::option::Option<::prost_types::Timestamp>,
+}
+/// Why a package does not get its newer version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum WithheldCause {
+    Unspecified = 0,
+    /// A person marked it to stay.
+    Hold = 1,
+    /// Its dependencies cannot be met without more than an upgrade.
+    KeptBack = 2,
+    /// Its publisher lets it out to some machines first.
+    Phased = 3,
+    /// The machine's preferences pin it to another version.
+    Pinned = 4,
+    /// The machine's owner does not allow it.
+    Limits = 5,
+}
+impl WithheldCause {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "WITHHELD_CAUSE_UNSPECIFIED",
+            Self::Hold => "WITHHELD_CAUSE_HOLD",
+            Self::KeptBack => "WITHHELD_CAUSE_KEPT_BACK",
+            Self::Phased => "WITHHELD_CAUSE_PHASED",
+            Self::Pinned => "WITHHELD_CAUSE_PINNED",
+            Self::Limits => "WITHHELD_CAUSE_LIMITS",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "WITHHELD_CAUSE_UNSPECIFIED" => Some(Self::Unspecified),
+            "WITHHELD_CAUSE_HOLD" => Some(Self::Hold),
+            "WITHHELD_CAUSE_KEPT_BACK" => Some(Self::KeptBack),
+            "WITHHELD_CAUSE_PHASED" => Some(Self::Phased),
+            "WITHHELD_CAUSE_PINNED" => Some(Self::Pinned),
+            "WITHHELD_CAUSE_LIMITS" => Some(Self::Limits),
+            _ => None,
+        }
+    }
 }
 /// Why an attempt failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

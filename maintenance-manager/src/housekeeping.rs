@@ -1,0 +1,133 @@
+//! What is thrown away now and then: runs whose time is over, contents that nobody refers to, slots that nobody holds.
+
+use std::sync::Arc;
+
+use evenkeel_kit::chain::chain;
+use evenkeel_kit::clock::Clock;
+use evenkeel_store::{Store, StoreError, brake, contents, runs};
+use tokio::sync::mpsc;
+use tokio_cron_scheduler::{Job, JobScheduler, JobSchedulerError};
+use tokio_util::sync::CancellationToken;
+
+use crate::settings::Settings;
+
+/// How many rows one transaction removes: none lasts long, and other replicas take others.
+const BATCH: u32 = 1_000;
+
+/// A pass takes no input: what it does follows from the database alone. Rows that another replica is removing are
+/// skipped, so passes on several replicas do no harm.
+#[derive(Clone, Debug)]
+pub struct Housekeeping {
+    store: Store,
+    clock: Arc<dyn Clock>,
+    when: String,
+    retention_days: u32,
+}
+
+/// How much a pass removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Runs, with their history.
+    pub runs: u64,
+    /// Contents.
+    pub contents: u64,
+    /// Slots of assignments.
+    pub slots: u64,
+}
+
+/// The calendar cannot be kept.
+#[derive(Debug, thiserror::Error)]
+#[error("the calendar in maintenance_manager.housekeeping cannot be kept")]
+pub(crate) struct NoCalendar(#[from] JobSchedulerError);
+
+impl Housekeeping {
+    /// Housekeeping on a store.
+    #[must_use]
+    pub fn new(store: Store, clock: Arc<dyn Clock>, settings: &Settings) -> Self {
+        Self {
+            store,
+            clock,
+            when: settings.housekeeping.clone(),
+            retention_days: settings.retention_days(),
+        }
+    }
+
+    /// Makes passes by the calendar until it is asked to stop. The calendar only says when: the work is done here, so
+    /// that a stop waits for it, and what comes while a pass goes on is left out.
+    pub(crate) async fn run(self, stopping: CancellationToken) -> Result<(), NoCalendar> {
+        let (strike, mut strikes) = mpsc::channel::<()>(1);
+        let mut calendar = JobScheduler::new().await?;
+        let job = Job::new_async(&self.when, move |_, _| {
+            let strike = strike.clone();
+            // A pass that goes on already is this one as well.
+            Box::pin(async move { strike.try_send(()).unwrap_or_default() })
+        });
+        calendar.add(job?).await?;
+        calendar.start().await?;
+        loop {
+            tokio::select! {
+                () = stopping.cancelled() => break,
+                Some(()) = strikes.recv() => {}
+            }
+            // A failed pass is not a failed process: the next one is the retry.
+            match self.pass_until(&stopping).await {
+                Ok(swept) if swept == Swept::default() => {}
+                Ok(swept) => tracing::info!(
+                    runs = swept.runs,
+                    contents = swept.contents,
+                    slots = swept.slots,
+                    "threw away what is not needed any more"
+                ),
+                Err(error) => tracing::warn!(error = %chain(&error), "housekeeping failed"),
+            }
+        }
+        calendar.shutdown().await?;
+        Ok(())
+    }
+
+    /// One pass. Says how much it removed.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub async fn pass(&self) -> Result<Swept, StoreError> {
+        self.pass_until(&CancellationToken::new()).await
+    }
+
+    async fn pass_until(&self, stopping: &CancellationToken) -> Result<Swept, StoreError> {
+        let mut swept = Swept::default();
+        while !stopping.is_cancelled() {
+            let batch = self.batch().await?;
+            swept.runs += batch.runs;
+            swept.contents += batch.contents;
+            swept.slots += batch.slots;
+            if batch == Swept::default() {
+                break;
+            }
+        }
+        for (what, count) in [
+            ("runs", swept.runs),
+            ("contents", swept.contents),
+            ("slots", swept.slots),
+        ] {
+            metrics::counter!("evenkeel_swept_total", "what" => what).increment(count);
+        }
+        Ok(swept)
+    }
+
+    /// A part of the work, in transactions of its own.
+    async fn batch(&self) -> Result<Swept, StoreError> {
+        let now = self.clock.now();
+        let tx = self.store.fleet().await?;
+        let runs = runs::expire(&tx, self.retention_days, now, BATCH).await?;
+        tx.commit().await?;
+        let tx = self.store.fleet().await?;
+        let contents = contents::clean(&tx, now, BATCH).await?;
+        let slots = brake::clean(&tx, now, BATCH).await?;
+        tx.commit().await?;
+        Ok(Swept {
+            runs,
+            contents,
+            slots,
+        })
+    }
+}

@@ -1,0 +1,114 @@
+//! The words of the stories: messages, and what an answer says.
+
+use evenkeel_domain::id::PolicyId;
+use evenkeel_proto::agent::decision::Act;
+use evenkeel_proto::agent::event::News;
+use evenkeel_proto::agent::*;
+use tonic::Request;
+use uuid::Uuid;
+
+pub fn with<T>(credential: &str, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    let header = format!("Bearer {credential}").parse().expect("a header");
+    request.metadata_mut().insert("authorization", header);
+    request
+}
+
+pub fn begin(attempt: u128, digest: &str, last_sequence: u32) -> BeginRequest {
+    BeginRequest {
+        attempt_id: Uuid::from_u128(attempt).to_string(),
+        target_digest: digest.to_owned(),
+        last_sequence,
+    }
+}
+
+pub fn report(attempt: u128, policy: PolicyId, events: &[(u32, News)]) -> ReportRequest {
+    let event = |(sequence, news): &(u32, News)| Event {
+        sequence: *sequence,
+        boot_id: "boot-1".into(),
+        node_time: None,
+        news: Some(news.clone()),
+    };
+    ReportRequest {
+        attempt_id: Uuid::from_u128(attempt).to_string(),
+        target_digest: policy.to_string(),
+        events: events.iter().map(event).collect(),
+    }
+}
+
+pub fn bookworm() -> OsRelease {
+    OsRelease {
+        id: "debian".into(),
+        version_id: "12".into(),
+        pretty_name: "Debian GNU/Linux 12 (bookworm)".into(),
+        version_codename: "bookworm".into(),
+    }
+}
+
+pub fn facts() -> Facts {
+    Facts {
+        agent_version: "0.1.0".into(),
+        os_release: Some(bookworm()),
+        architecture: "amd64".into(),
+        boot_id: "boot-1".into(),
+        modules: vec!["packages".into()],
+        ..Facts::default()
+    }
+}
+
+pub fn downloading() -> News {
+    let change = PackageChange {
+        name: "demo-hello".into(),
+        architecture: "all".into(),
+        before: "1.0".into(),
+        after: "1.1".into(),
+    };
+    News::Downloading(Downloading {
+        plan: Some(Plan {
+            changes: vec![change],
+            download_bytes: 1_024,
+        }),
+    })
+}
+
+pub fn downloaded() -> News {
+    News::Downloaded(Downloaded {})
+}
+
+pub fn began() -> News {
+    News::Began(Began {})
+}
+
+pub fn finished() -> News {
+    let result = PackageResult {
+        name: "demo-hello".into(),
+        architecture: "all".into(),
+        version: "1.1".into(),
+        state: "installed".into(),
+    };
+    News::Finished(Finished {
+        results: vec![result],
+    })
+}
+
+/// The name of what a node should do.
+pub fn act(answer: &PollResponse) -> &'static str {
+    match answer
+        .decision
+        .as_ref()
+        .and_then(|decision| decision.act.as_ref())
+    {
+        None | Some(Act::Idle(_)) => "idle",
+        Some(Act::Fetch(_)) => "fetch",
+        Some(Act::Apply(_)) => "apply",
+        Some(Act::Continue(_)) => "continue",
+        Some(Act::Cancel(_)) => "cancel",
+    }
+}
+
+pub fn reason(answer: &PollResponse) -> &str {
+    answer
+        .decision
+        .as_ref()
+        .map_or("", |decision| &decision.reason)
+}
