@@ -4,6 +4,8 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::order::OrderResource;
+use crate::pause::PauseResource;
 use crate::update_run::{OsUpdateRun, RunTarget};
 
 /// What a node should do now, why, and until when that holds.
@@ -16,8 +18,10 @@ pub struct Decision {
     pub host_id: String,
     /// When it was decided. The decision is that of this instant.
     pub time: DateTime<Utc>,
-    /// `idle`, `fetch`, `apply`, `granted`, `continue` or `cancel`.
+    /// `idle`, `fetch`, `apply`, `continue` or `cancel`.
     pub act: String,
+    /// Whether a request of the node to begin would be granted.
+    pub may_start: bool,
     /// What it should reach; null if it should do nothing.
     pub target: Option<RunTarget>,
     /// Until when it may be applied.
@@ -26,8 +30,18 @@ pub struct Decision {
     pub reason: Reason,
     /// When the decision may change by time alone; null if never.
     pub next: Option<DateTime<Utc>>,
+    /// Leave to begin without asking, as a node that may be offline has it; null if there is none.
+    pub grant: Option<DecisionGrant>,
     /// The policy that applies; null if there is none.
     pub policy: Option<EffectivePolicy>,
+    /// The policies that are nearer and do not fit.
+    pub skipped_policies: Vec<SkippedPolicy>,
+    /// How fast the assignment of the policy may go; null if it has no limits.
+    pub slots: Option<DecisionSlots>,
+    /// What stops new starts here.
+    pub pauses: Vec<PauseResource>,
+    /// What was ordered last for this instance, also if its time is over; null if nothing.
+    pub order: Option<OrderResource>,
     /// The windows that are open or to come, earliest first.
     pub windows: Vec<DecisionWindow>,
     /// The run that is open; null if there is none.
@@ -35,6 +49,62 @@ pub struct Decision {
     pub run: Option<Box<OsUpdateRun>>,
     /// What the node could update, as it said last.
     pub available_updates: Vec<AvailableUpdate>,
+    /// Since when nothing was heard of the node, if that is too long; else null.
+    pub silent_since: Option<DateTime<Utc>>,
+}
+
+/// Leave to begin without asking.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DecisionGrant {
+    /// In which windows.
+    pub windows: Vec<GrantWindow>,
+    /// Until when the leave counts.
+    pub expires: DateTime<Utc>,
+}
+
+/// A span of time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GrantWindow {
+    /// The first instant inside.
+    pub start: DateTime<Utc>,
+    /// The first instant after.
+    pub end: DateTime<Utc>,
+}
+
+/// A policy that is assigned along the chain and does not fit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SkippedPolicy {
+    /// Its id.
+    pub resource_id: String,
+    /// Its name.
+    pub name: String,
+    /// `instance`, `host`, `site`, `region` or `project`.
+    pub level: String,
+    /// What it is assigned to: an id, or `project`.
+    pub assigned_to: String,
+    /// Why it does not fit.
+    pub why: String,
+}
+
+/// How fast an assignment may go, and how far that is used up.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DecisionSlots {
+    /// What the policy is assigned to: an id, or `project`.
+    pub assigned_to: String,
+    /// How many nodes may be changed at the same time; null if there is no limit.
+    pub max_concurrent: Option<u32>,
+    /// After how many failures nothing is started any more; null if never.
+    pub stop_after_failures: Option<u32>,
+    /// How many other nodes hold a slot.
+    pub held: u32,
+    /// Whether this node holds one.
+    pub mine: bool,
+    /// How many runs failed since the assignment was written.
+    pub failures: u32,
 }
 
 /// Why a node should do what it should do.
@@ -58,8 +128,10 @@ pub struct EffectivePolicy {
     pub resource_id: String,
     /// Its name.
     pub name: String,
-    /// What it is assigned to: `instance`, `host` or `project`.
+    /// How near it is assigned: `instance`, `host`, `site`, `region` or `project`.
     pub level: String,
+    /// What it is assigned to: an id, or `project`.
+    pub assigned_to: String,
     /// What it wishes for.
     pub target: RunTarget,
 }
@@ -72,8 +144,10 @@ pub struct DecisionWindow {
     pub start: DateTime<Utc>,
     /// The first instant after.
     pub end: DateTime<Utc>,
-    /// The schedule that opens it.
+    /// The schedule that opens it; empty for an order.
     pub schedule_id: String,
+    /// `single_schedule`, `repeated_schedule` or `order`.
+    pub opened_by: String,
     /// Whether it is open.
     pub open: bool,
 }

@@ -193,6 +193,9 @@ pub struct HostRegister {
         pattern = "^$|^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
     )]
     pub uuid: String,
+    /// The site that it will stand at; empty for none.
+    #[schema(pattern = "^$|^site-[0-9a-f]{8}$")]
+    pub site_id: String,
     /// Whether it is to be onboarded as soon as it comes. Kept as its desired state and not more: a machine that enrols
     /// with a join token is onboarded in either case.
     pub auto_onboard: bool,
@@ -204,4 +207,88 @@ pub struct HostRegister {
 
 impl Input for HostRegister {
     const READ_ONLY: &[&str] = &["resourceId", "timestamps"];
+}
+
+/// What of a host can be written. A change (PATCH) counts only for the fields that it names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct HostInput {
+    /// For people; may be empty, not unique.
+    #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
+    pub name: String,
+    /// The site that it stands at; empty for none.
+    #[schema(pattern = "^$|^site-[0-9a-f]{8}$")]
+    pub site_id: String,
+    /// Its labels. They cannot be kept yet, so there can be none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 0)]
+    pub metadata: Vec<MetadataItem>,
+}
+
+impl Input for HostInput {
+    const READ_ONLY: &[&str] = &[
+        "resourceId",
+        "desiredState",
+        "currentState",
+        "site",
+        "provider",
+        "note",
+        "serialNumber",
+        "uuid",
+        "memoryBytes",
+        "cpuModel",
+        "cpuCapabilities",
+        "cpuArchitecture",
+        "cpuTopology",
+        "cpuSockets",
+        "cpuCores",
+        "cpuThreads",
+        "bmcKind",
+        "bmcIp",
+        "hostname",
+        "productName",
+        "biosVersion",
+        "biosReleaseDate",
+        "biosVendor",
+        "desiredPowerState",
+        "currentPowerState",
+        "powerCommandPolicy",
+        "powerOnTime",
+        "hostStatus",
+        "hostStatusIndicator",
+        "hostStatusTimestamp",
+        "onboardingStatus",
+        "onboardingStatusIndicator",
+        "onboardingStatusTimestamp",
+        "registrationStatus",
+        "registrationStatusIndicator",
+        "registrationStatusTimestamp",
+        "powerStatus",
+        "powerStatusIndicator",
+        "powerStatusTimestamp",
+        "amtStatus",
+        "amtStatusIndicator",
+        "amtStatusTimestamp",
+        "hostStorages",
+        "hostNics",
+        "hostUsbs",
+        "hostGpus",
+        "instance",
+        "amtSku",
+        "desiredAmtState",
+        "currentAmtState",
+        "amtControlMode",
+        "amtDnsSuffix",
+        "desiredKvmState",
+        "currentKvmState",
+        "kvmStatus",
+        "kvmSessionStatus",
+        "desiredSolState",
+        "currentSolState",
+        "solStatus",
+        "solSessionStatus",
+        "userLvmSize",
+        "inheritedMetadata",
+        "timestamps",
+    ];
 }

@@ -1,8 +1,10 @@
 //! Instances: what runs on hosts.
 
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::decision::EffectivePolicy;
 use crate::host::HostResource;
 use crate::os::{OperatingSystemResource, SecurityFeature};
 use crate::policy::OsUpdatePolicy;
@@ -103,13 +105,32 @@ pub struct InstanceResource {
     pub trusted_attestation_status_timestamp: u32,
     /// Its open vulnerabilities, a JSON array as text.
     pub existing_cves: String,
-    /// What is installed, JSON as text.
+    /// What is installed, a JSON array as text. Only the answer about one instance has it.
     pub runtime_packages: String,
     /// What could be updated: for a mutable system a JSON array of `{name, available_version, architecture}` as text, for
     /// an immutable one the name of the newest operating system; empty if there is nothing.
     pub os_update_available: String,
     /// When it was made and changed.
     pub timestamps: Option<Timestamps>,
+
+    /// What people should know about it although nothing failed.
+    pub conditions: Vec<InstanceCondition>,
+    /// The policy that applies to it, wherever it is assigned; null if there is none. Only answers about instances
+    /// themselves have it, not those about hosts and runs.
+    pub effective_update_policy: Option<EffectivePolicy>,
+}
+
+/// Something that people should know about an instance. There is one of a type at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct InstanceCondition {
+    /// Such as `not_newer`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// What exactly, for people.
+    pub message: String,
+    /// Since when.
+    pub since: DateTime<Utc>,
 }
 
 /// An account that may log in.
@@ -193,8 +214,9 @@ impl Input for InstanceInput {
     const READ_ONLY: &[&str] = READ_ONLY;
 }
 
-/// What of an instance can be changed. What is not given stays as it is. Its `kind`, `hostID` and `osID` cannot be
-/// changed yet: they are accepted with the value that they have, and refused with another.
+/// What of an instance can be changed. What is not given stays as it is. Its `kind`, `hostID`, `osID`,
+/// `localAccountID`, `customConfigID` and `securityFeature` cannot be changed yet: they are accepted with the value that
+/// they have, and refused with another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct InstancePatch {
@@ -210,7 +232,7 @@ pub struct InstancePatch {
 
 impl Input for InstancePatch {
     /// What cannot be changed once an instance is there is no part of a change, as what never can. The service compares
-    /// `kind`, `hostID` and `osID` with what is there.
+    /// the last six with what is there.
     const READ_ONLY: &[&str] = &[
         "resourceId",
         "instanceID",
@@ -239,6 +261,8 @@ impl Input for InstancePatch {
         "runtimePackages",
         "osUpdateAvailable",
         "timestamps",
+        "conditions",
+        "effectiveUpdatePolicy",
         "kind",
         "hostID",
         "osID",
@@ -276,4 +300,6 @@ const READ_ONLY: &[&str] = &[
     "runtimePackages",
     "osUpdateAvailable",
     "timestamps",
+    "conditions",
+    "effectiveUpdatePolicy",
 ];

@@ -11,6 +11,7 @@
 #[macro_use]
 mod wire_enum;
 
+pub mod assignment;
 pub mod decision;
 pub mod empty;
 pub mod hardware;
@@ -20,14 +21,17 @@ pub mod instance;
 pub mod join_token;
 pub mod number;
 pub mod orchestrator;
+pub mod order;
 pub mod os;
 pub mod out_of_band;
+pub mod pause;
 pub mod policy;
 pub mod problem;
 pub mod project;
 pub mod provider;
 pub mod region;
 pub mod schedule;
+pub mod settings;
 pub mod site;
 pub mod status;
 pub mod timestamps;

@@ -38,6 +38,10 @@ pub struct OsUpdatePolicy {
     pub target_os_id: String,
     /// The operating system whose image should run.
     pub target_os: Option<OperatingSystemResource>,
+    /// Whether it may replace what is newer.
+    pub allow_downgrade: bool,
+    /// For how many days a node that is offline may begin by leave that it was given ahead; 0 for never.
+    pub offline_days: u32,
     /// When it was made and changed.
     pub timestamps: Option<Timestamps>,
 }
@@ -86,6 +90,14 @@ pub struct OsUpdatePolicyInput {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^os-[0-9a-f]{8}$")]
     pub target_os_id: Option<String>,
+    /// Whether it may replace what is newer.
+    #[serde(default)]
+    pub allow_downgrade: bool,
+    /// For how many days a node that is offline may begin by leave that it was given ahead, 0 for never; 7 if it is left
+    /// out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 365)]
+    pub offline_days: Option<u32>,
 }
 
 impl Input for OsUpdatePolicyInput {

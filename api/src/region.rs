@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::Timestamps;
 use crate::status::MetadataItem;
+use crate::{Input, Timestamps};
 
 /// An area that holds sites and other regions.
 ///
@@ -41,4 +41,42 @@ impl RegionResource {
     pub fn nowhere() -> Self {
         Self::default()
     }
+}
+
+/// A page of regions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RegionList {
+    /// The regions of this page.
+    pub regions: Vec<RegionResource>,
+    /// How many there are in all.
+    pub total_elements: i32,
+    /// Whether there are more behind this page.
+    pub has_next: bool,
+}
+
+/// What a region should be. A change (PATCH) counts only for the fields that it names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct RegionInput {
+    /// For people; may be empty, not unique.
+    #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
+    pub name: String,
+    /// The region that it lies in; empty for none.
+    #[schema(pattern = "^$|^region-[0-9a-f]{8}$")]
+    pub parent_id: String,
+    /// Its labels, no key twice.
+    #[schema(max_items = 100)]
+    pub metadata: Vec<MetadataItem>,
+}
+
+impl Input for RegionInput {
+    const READ_ONLY: &[&str] = &[
+        "resourceId",
+        "regionID",
+        "parentRegion",
+        "inheritedMetadata",
+        "totalSites",
+        "timestamps",
+    ];
 }

@@ -14,6 +14,9 @@ wire_enum! {
         Unspecified = "SCHEDULE_STATUS_UNSPECIFIED",
         Maintenance = "SCHEDULE_STATUS_MAINTENANCE",
         OsUpdate = "SCHEDULE_STATUS_OS_UPDATE",
+        Shipping = "SCHEDULE_STATUS_SHIPPING",
+        FirmwareUpdate = "SCHEDULE_STATUS_FIRMWARE_UPDATE",
+        ClusterUpdate = "SCHEDULE_STATUS_CLUSTER_UPDATE",
     }
 }
 
@@ -50,7 +53,7 @@ pub struct SingleScheduleResource {
     pub timestamps: Option<Timestamps>,
 }
 
-/// A schedule that opens again and again. None can be made yet.
+/// A schedule that opens again and again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RepeatedScheduleResource {
@@ -75,6 +78,8 @@ pub struct RepeatedScheduleResource {
     pub cron_month: String,
     /// The days of the week on which it opens, 0 for Sunday.
     pub cron_day_week: String,
+    /// The time zone in which minutes, hours, days and months count, by its IANA name.
+    pub time_zone: String,
     /// The host it is meant for.
     pub target_host_id: String,
     /// The host it is meant for, without what runs on it.
@@ -103,6 +108,18 @@ pub struct SingleScheduleList {
     pub has_next: bool,
 }
 
+/// A page of repeated schedules.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RepeatedScheduleList {
+    /// The schedules of this page.
+    pub repeated_schedules: Vec<RepeatedScheduleResource>,
+    /// How many there are in all.
+    pub total_elements: i32,
+    /// Whether there are more behind this page.
+    pub has_next: bool,
+}
+
 /// A page of schedules of both kinds: `pageSize` and `offset` count for each kind by itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -117,7 +134,7 @@ pub struct ScheduleList {
     pub has_next: bool,
 }
 
-/// A single schedule to be made.
+/// What a single schedule should be. A change (PATCH) counts only for the fields that it names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SingleScheduleInput {
@@ -152,6 +169,86 @@ impl Input for SingleScheduleInput {
     const READ_ONLY: &[&str] = &[
         "resourceId",
         "singleScheduleID",
+        "targetHost",
+        "targetSite",
+        "targetRegion",
+        "timestamps",
+    ];
+}
+
+/// What a repeated schedule should be. A change (PATCH) counts only for the fields that it names.
+///
+/// The fields of cron are `*` or a list of numbers, ranges (`1-5`) and steps (`*/15`, `0-30/10`), separated by commas; a
+/// day of the month may be `L`, the last one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RepeatedScheduleInput {
+    /// For people; may be empty.
+    #[serde(default)]
+    #[schema(max_length = 50)]
+    pub name: String,
+    /// What it is for.
+    pub schedule_status: ScheduleStatus,
+    /// How long it stays open.
+    #[schema(minimum = 1, maximum = 86_400)]
+    pub duration_seconds: u32,
+    /// The minutes at which it opens, 0 to 59.
+    pub cron_minutes: String,
+    /// The hours at which it opens, 0 to 23.
+    pub cron_hours: String,
+    /// The days of the month on which it opens, 1 to 31.
+    pub cron_day_month: String,
+    /// The months in which it opens, 1 to 12.
+    pub cron_month: String,
+    /// The days of the week on which it opens, 0 for Sunday to 6.
+    pub cron_day_week: String,
+    /// The time zone in which all that counts, by its IANA name.
+    #[serde(default = "utc")]
+    #[schema(default = "UTC")]
+    pub time_zone: String,
+    /// The host it is meant for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schema(pattern = "^$|^host-[0-9a-f]{8}$")]
+    pub target_host_id: String,
+    /// The site it is meant for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schema(pattern = "^$|^site-[0-9a-f]{8}$")]
+    pub target_site_id: String,
+    /// The region it is meant for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schema(pattern = "^$|^region-[0-9a-f]{8}$")]
+    pub target_region_id: String,
+}
+
+fn utc() -> String {
+    "UTC".to_owned()
+}
+
+impl Default for RepeatedScheduleInput {
+    /// Every minute, for a minute.
+    fn default() -> Self {
+        let every = || "*".to_owned();
+        Self {
+            name: String::new(),
+            schedule_status: ScheduleStatus::Unspecified,
+            duration_seconds: 60,
+            cron_minutes: every(),
+            cron_hours: every(),
+            cron_day_month: every(),
+            cron_month: every(),
+            cron_day_week: every(),
+            time_zone: utc(),
+            target_host_id: String::new(),
+            target_site_id: String::new(),
+            target_region_id: String::new(),
+        }
+    }
+}
+
+impl Input for RepeatedScheduleInput {
+    const READ_ONLY: &[&str] = &[
+        "resourceId",
+        "repeatedScheduleID",
         "targetHost",
         "targetSite",
         "targetRegion",

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use crate::Timestamps;
 use crate::instance::InstanceResource;
+use crate::order::OrderResource;
 use crate::policy::OsUpdatePolicy;
 use crate::status::StatusIndication;
 
@@ -56,6 +57,8 @@ pub struct OsUpdateRun {
     pub policy: Option<FrozenPolicy>,
     /// What was to be reached, frozen when the run was opened.
     pub target: Option<RunTarget>,
+    /// Who ordered it and why, if it was made outside the plan; else null.
+    pub order: Option<OrderResource>,
     /// What was to change and how it was found afterwards.
     pub packages: Vec<RunPackage>,
     /// The node's own last words: those of the tool that failed, or the detail that an agent of the ancestor sent.
@@ -95,6 +98,8 @@ pub struct FrozenPolicy {
     pub update_kernel_command: String,
     /// The operating system whose image should run.
     pub target_os_id: String,
+    /// Whether it could replace what is newer.
+    pub allow_downgrade: bool,
 }
 
 /// What a run is to reach.
@@ -119,6 +124,8 @@ pub struct RunTarget {
     pub image_url: String,
     /// For an image: its digest.
     pub sha256: String,
+    /// For an image: the profile that it belongs to.
+    pub profile_name: String,
 }
 
 /// A package in a run.

@@ -3,13 +3,12 @@
 /// Declares an enumeration whose values have fixed texts. The first value is the one that stands for "nothing said".
 macro_rules! wire_enum {
     (
-        $(#[$doc:meta])*
+        $(#[doc = $doc:literal])*
         $name:ident { $first:ident = $first_text:literal $(, $variant:ident = $text:literal)* $(,)? }
     ) => {
-        $(#[$doc])*
+        $(#[doc = $doc])*
         #[derive(
-            Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord,
-            serde::Serialize, serde::Deserialize, utoipa::ToSchema,
+            Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
         )]
         pub enum $name {
             #[doc = concat!("`", $first_text, "`")]
@@ -34,6 +33,23 @@ macro_rules! wire_enum {
                     Self::$first => $first_text,
                     $(Self::$variant => $text,)*
                 }
+            }
+        }
+
+        // Not derived: the derive does not see through the macro to the texts.
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                utoipa::openapi::ObjectBuilder::new()
+                    .schema_type(utoipa::openapi::schema::Type::String)
+                    .description(Some(concat!($($doc),*).trim()))
+                    .enum_values(Some(Self::ALL.iter().map(|value| value.as_str())))
+                    .into()
+            }
+        }
+
+        impl utoipa::ToSchema for $name {
+            fn name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
             }
         }
 

@@ -1,14 +1,24 @@
 //! The forms that the ancestor's clients depend on.
 
-use evenkeel_api::host::{HostRegister, HostResource};
-use evenkeel_api::instance::InstanceResource;
+use evenkeel_api::assignment::{AssignmentInput, AssignmentResource};
+use evenkeel_api::host::{HostInput, HostRegister, HostResource};
+use evenkeel_api::instance::{InstancePatch, InstanceResource};
 use evenkeel_api::orchestrator::OrchestratorInfo;
+use evenkeel_api::order::{OrderInput, OrderKind, OrderResource};
 use evenkeel_api::os::OperatingSystemInput;
-use evenkeel_api::policy::{OsUpdatePolicy, UpdatePolicyKind};
-use evenkeel_api::schedule::{ScheduleStatus, SingleScheduleInput, SingleScheduleResource};
+use evenkeel_api::pause::{PauseInput, PauseResource};
+use evenkeel_api::policy::{OsUpdatePolicy, OsUpdatePolicyInput, UpdatePolicyKind};
+use evenkeel_api::region::{RegionInput, RegionResource};
+use evenkeel_api::schedule::{
+    RepeatedScheduleInput, RepeatedScheduleResource, ScheduleStatus, SingleScheduleInput,
+    SingleScheduleResource,
+};
+use evenkeel_api::settings::{ProjectSettings, ProjectSettingsInput};
+use evenkeel_api::site::{SiteInput, SiteResource};
 use evenkeel_api::update_run::OsUpdateRun;
 use evenkeel_api::{Input, Problem};
 use serde_json::{Value, json};
+use utoipa::PartialSchema;
 
 fn json_of(value: &impl serde::Serialize) -> Value {
     serde_json::to_value(value).expect("our types are JSON")
@@ -53,6 +63,41 @@ fn what_is_null_and_what_is_an_object_without_content() {
     assert_eq!(site["region"]["parentRegion"], Value::Null);
 }
 
+/// Clients read a thing, change a field and write the whole back.
+fn written_back<T: Input>(answer: &impl serde::Serialize) {
+    let read = read::<T>(json_of(answer));
+    assert!(read.is_ok(), "{:?}", read.err());
+}
+
+#[test]
+fn what_is_read_can_be_written_back() {
+    written_back::<RegionInput>(&RegionResource::default());
+    written_back::<SiteInput>(&SiteResource::default());
+    written_back::<HostInput>(&HostResource::default());
+    written_back::<InstancePatch>(&InstanceResource::default());
+    written_back::<OsUpdatePolicyInput>(&OsUpdatePolicy::default());
+    written_back::<AssignmentInput>(&AssignmentResource::default());
+    written_back::<PauseInput>(&PauseResource::default());
+    written_back::<ProjectSettingsInput>(&ProjectSettings::default());
+    written_back::<SingleScheduleInput>(&SingleScheduleResource::default());
+    written_back::<RepeatedScheduleInput>(&RepeatedScheduleResource::default());
+    let order = OrderResource {
+        kind: OrderKind::Now.to_string(),
+        ..OrderResource::default()
+    };
+    written_back::<OrderInput>(&order);
+}
+
+#[test]
+fn a_repeated_schedule_counts_in_utc_unless_it_says_otherwise() {
+    let body = json!({
+        "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "durationSeconds": 60, "cronMinutes": "0", "cronHours": "2",
+        "cronDayMonth": "*", "cronMonth": "*", "cronDayWeek": "*",
+    });
+    let schedule = read::<RepeatedScheduleInput>(body).expect("as the ancestor's clients send it");
+    assert_eq!(schedule.time_zone, "UTC");
+}
+
 #[test]
 fn an_unknown_key_is_an_error_that_names_it() {
     let error = read::<HostRegister>(json!({"name": "a", "colour": "red"})).expect_err("unknown");
@@ -75,6 +120,17 @@ fn an_enumeration_has_only_its_own_texts() {
     for kind in UpdatePolicyKind::ALL {
         assert_eq!(json_of(kind), json!(kind.as_str()));
     }
+}
+
+#[test]
+fn the_document_has_the_texts_of_the_wire() {
+    let schema = json_of(&UpdatePolicyKind::schema());
+    let texts: Vec<_> = UpdatePolicyKind::ALL.iter().map(json_of).collect();
+    assert_eq!(schema["enum"], json!(texts));
+    assert_eq!(
+        schema["description"],
+        "What a policy wishes for: whatever is newest, or exactly what it names."
+    );
 }
 
 #[test]

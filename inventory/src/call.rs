@@ -87,8 +87,14 @@ impl Inventory {
 
     /// Opens a transaction for changing what is in the project.
     pub(crate) async fn write(&self, call: &Call) -> Result<Tx, Problem> {
+        self.write_by_name(call).await.map(|(tx, _)| tx)
+    }
+
+    /// Opens a transaction for changing what is in the project, and says who does so.
+    pub(crate) async fn write_by_name(&self, call: &Call) -> Result<(Tx, String), Problem> {
         let (caller, tenant) = self.enter(call, Caller::may_write).await?;
-        Ok(self.store.tenant_as(tenant, &actor(&caller, call)).await?)
+        let tx = self.store.tenant_as(tenant, &actor(&caller, call)).await?;
+        Ok((tx, caller.subject.clone()))
     }
 
     /// Opens a transaction for changing projects themselves.
@@ -148,8 +154,16 @@ pub fn id_of_path<T>(what: &'static str, text: &str) -> Result<T, Problem>
 where
     T: std::str::FromStr<Err = BadId>,
 {
+    named_of_path("resourceId", what, text)
+}
+
+/// Reads the id of a path that is called otherwise there.
+pub fn named_of_path<T>(name: &str, what: &'static str, text: &str) -> Result<T, Problem>
+where
+    T: std::str::FromStr<Err = BadId>,
+{
     text.parse().map_err(|error| match error {
         BadId::Impossible { .. } => StoreError::NotFound { what }.into(),
-        BadId::OtherKind { .. } => Problem::invalid("resourceId", error.to_string()),
+        BadId::OtherKind { .. } => Problem::invalid(name, error.to_string()),
     })
 }

@@ -3,16 +3,19 @@
 use axum::extract::State;
 use chrono::SecondsFormat;
 use evenkeel_api::decision::{
-    AvailableUpdate, Decision, DecisionWindow, EffectivePolicy, Reason as WireReason,
+    AvailableUpdate, Decision, DecisionGrant, DecisionSlots, DecisionWindow, GrantWindow,
+    Reason as WireReason, SkippedPolicy,
 };
 use evenkeel_api::update_run::RunTarget;
 use evenkeel_domain::Time;
-use evenkeel_domain::decide::{Act, Reason, Target, TargetKind};
+use evenkeel_domain::assignment::Assigned;
+use evenkeel_domain::decide::{Act, Grant, Reason, Target, TargetKind};
 use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::package::WantedPackage;
 use evenkeel_domain::policy::Wish;
-use evenkeel_store::decisions::{World, world};
-use evenkeel_store::{hosts, instances, nodes};
+use evenkeel_domain::window::{Opener, Window};
+use evenkeel_store::decisions::{Reading, World, world};
+use evenkeel_store::{contacts, hosts, instances, nodes};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -21,7 +24,7 @@ use crate::call::{Call, id_of_path};
 use crate::extract::{Json, Path};
 use crate::problem::Problem;
 use crate::shape::{Answer, Item};
-use crate::{instances as instance, runs};
+use crate::{effective, instances as instance, orders, pauses, runs};
 
 /// Tell what a node should do now, why, and until when that holds.
 #[utoipa::path(
@@ -39,7 +42,13 @@ pub async fn get_decision(
     let instance = instances::find(&tx, id).await?;
     let host = hosts::find(&tx, instance.host).await?;
     let node = nodes::find(&tx, id).await?;
-    let world = world(&tx, &host, &node, &app.settings.horizon, now).await?;
+    let horizon = &app.settings.horizon;
+    let world = world(&tx, &host, &node, horizon, Reading::Look(now)).await?;
+    let silent_since = if host.status.text == nodes::NO_CONNECTION {
+        contacts::last(&tx, id).await?
+    } else {
+        None
+    };
     let run = match &world.run {
         None => None,
         Some(run) => runs::resources(&tx, std::slice::from_ref(run)).await?.pop(),
@@ -50,32 +59,27 @@ pub async fn get_decision(
         host_id: host.id.to_string(),
         run: run.map(Box::new),
         available_updates: available(&instance.summary.os_update_available),
-        ..decision(&world, now)
+        silent_since,
+        ..decision(id, &world, now)
     }))
 }
 
-fn decision(world: &World, now: Time) -> Decision {
+fn decision(instance: InstanceId, world: &World, now: Time) -> Decision {
     let decision = world.decide(now);
-    let (wish, before) = match &decision.act {
-        Act::Fetch(wish) => (Some(wish), None),
+    let (goal, before) = match &decision.act {
+        Act::Fetch(target) => (Some(target), None),
         Act::Apply { target, before } => (Some(target), Some(*before)),
         Act::Idle | Act::Continue(_) | Act::Cancel { .. } => (None, None),
     };
-    let windows = world
-        .wanted
-        .windows
-        .as_slice()
-        .iter()
-        .map(|window| DecisionWindow {
-            start: window.start,
-            end: window.end,
-            schedule_id: window.schedule.to_string(),
-            open: window.is_open(now),
-        });
+    let goal = goal.or(decision.grant.as_ref().map(|grant| &grant.target));
+    let wanted = &world.wanted;
+    let nearest = wanted.nearest(&world.known);
+    let windows = wanted.windows_now(now);
     Decision {
         time: now,
         act: decision.act.name().to_owned(),
-        target: wish.map(target),
+        may_start: matches!(decision.act, Act::Apply { .. }),
+        target: goal.map(target),
         before,
         reason: WireReason {
             code: decision.because.code().to_owned(),
@@ -83,25 +87,78 @@ fn decision(world: &World, now: Time) -> Decision {
             data: data(&decision.because),
         },
         next: decision.next,
-        policy: effective(world),
-        windows: windows.collect(),
+        grant: decision.grant.as_ref().map(grant),
+        policy: nearest.map(effective::policy),
+        skipped_policies: wanted
+            .skipped(&world.known)
+            .into_iter()
+            .map(skipped)
+            .collect(),
+        slots: nearest.and_then(slots),
+        pauses: wanted.pauses.iter().map(pauses::resource).collect(),
+        order: wanted
+            .order
+            .as_ref()
+            .map(|order| orders::resource(instance, order)),
+        windows: windows
+            .as_slice()
+            .iter()
+            .map(|window| window_of(window, now))
+            .collect(),
         ..Decision::default()
     }
 }
 
-/// The nearest policy that fits.
-fn effective(world: &World) -> Option<EffectivePolicy> {
-    let (level, policy) = world.wanted.nearest(world.known.os_kind)?;
-    Some(EffectivePolicy {
-        resource_id: policy.id.to_string(),
-        name: policy.spec.name.to_string(),
-        level: level.name().to_owned(),
-        target: wish(&policy.spec.wish),
+fn grant(grant: &Grant) -> DecisionGrant {
+    let window = |(start, end): &(Time, Time)| GrantWindow {
+        start: *start,
+        end: *end,
+    };
+    DecisionGrant {
+        windows: grant.windows.iter().map(window).collect(),
+        expires: grant.expires,
+    }
+}
+
+fn skipped((assigned, why): (&Assigned, &'static str)) -> SkippedPolicy {
+    SkippedPolicy {
+        resource_id: assigned.policy.id.to_string(),
+        name: assigned.policy.spec.name.to_string(),
+        level: assigned.scope.level().name().to_owned(),
+        assigned_to: assigned.scope.to_string(),
+        why: why.to_owned(),
+    }
+}
+
+/// How far the limits of an assignment are used up; none if it has no limits.
+fn slots(assigned: &Assigned) -> Option<DecisionSlots> {
+    assigned.limits.any().then(|| DecisionSlots {
+        assigned_to: assigned.scope.to_string(),
+        max_concurrent: assigned.limits.max_concurrent,
+        stop_after_failures: assigned.limits.stop_after_failures,
+        held: assigned.brake.held,
+        mine: assigned.brake.mine,
+        failures: assigned.brake.failures,
     })
 }
 
+fn window_of(window: &Window, now: Time) -> DecisionWindow {
+    let (opened_by, schedule_id) = match window.opener {
+        Opener::Single(id) => ("single_schedule", id.to_string()),
+        Opener::Repeated(id) => ("repeated_schedule", id.to_string()),
+        Opener::Order => ("order", String::new()),
+    };
+    DecisionWindow {
+        start: window.start,
+        end: window.end,
+        schedule_id,
+        opened_by: opened_by.to_owned(),
+        open: window.is_open(now),
+    }
+}
+
 /// A wish as its policy has it.
-fn wish(wish: &Wish) -> RunTarget {
+pub fn wish(wish: &Wish) -> RunTarget {
     let Wish::Target(target) = wish else {
         return RunTarget {
             mode: "latest".to_owned(),
@@ -154,6 +211,20 @@ pub fn target(target: &Target) -> RunTarget {
             kernel_command: kernel_command.clone(),
             ..RunTarget::default()
         },
+        TargetKind::Image(image) => RunTarget {
+            kind: "image".to_owned(),
+            os_id: image.os.to_string(),
+            image_id: image.image_id.clone(),
+            image_url: image.url.clone(),
+            sha256: image.sha256.as_str().to_owned(),
+            profile_name: image.profile_name.clone(),
+            ..RunTarget::default()
+        },
+        TargetKind::Kernel { command } => RunTarget {
+            kind: "kernel".to_owned(),
+            kernel_command: command.clone(),
+            ..RunTarget::default()
+        },
     }
 }
 
@@ -171,7 +242,21 @@ fn data(reason: &Reason) -> Map<String, Value> {
         Reason::WindowClosed { opens } => json!({ "opens": instant(opens) }),
         Reason::WindowOpen { until } => json!({ "until": instant(until) }),
         Reason::RunOpen { run, state } => json!({ "run": run, "state": state }),
-        Reason::Withdrawn { run } => json!({ "run": run }),
+        Reason::NoImage { profile } => json!({ "profile": profile }),
+        Reason::RunsAlready { image_id } => json!({ "imageId": image_id }),
+        Reason::NotNewer { image_id, running } => {
+            json!({ "imageId": image_id, "running": running })
+        }
+        Reason::Paused { scope, by, reason } => {
+            json!({ "scope": scope.to_string(), "by": by, "reason": reason })
+        }
+        Reason::NoFreeSlot { scope, limit } => {
+            json!({ "assignedTo": scope.to_string(), "limit": limit })
+        }
+        Reason::Stopped { scope, failures } => {
+            json!({ "assignedTo": scope.to_string(), "failures": failures })
+        }
+        Reason::Withdrawn { run } | Reason::Requested { run } => json!({ "run": run }),
         Reason::UpToDate { run, at } | Reason::FailedInWindow { run, at } => {
             json!({ "run": run, "at": instant(at) })
         }

@@ -1,6 +1,7 @@
 //! Extractors that reject with a problem document.
 
 use std::collections::HashMap;
+use std::marker::PhantomData;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -54,6 +55,54 @@ impl<S: Send + Sync, T: Input> FromRequest<S> for Patch<T> {
         let given = object.as_object().cloned().unwrap_or_default();
         let body = read(object)?;
         Ok(Self { body, given })
+    }
+}
+
+/// A change of what a resource is to what the body names.
+#[derive(Debug)]
+pub struct Change<T> {
+    names: Map<String, Value>,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<S: Send + Sync, T: Input + Default + Serialize> FromRequest<S> for Change<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let object = T::without_read_only(object(request, state).await?);
+        let change = Self {
+            names: object.as_object().cloned().unwrap_or_default(),
+            of: PhantomData,
+        };
+        // The form is judged before who asks, so before it is known what is there.
+        change.over(&T::default(), None)?;
+        Ok(change)
+    }
+}
+
+impl<T: Input + Serialize> Change<T> {
+    /// What the resource should be: what it is now, with the fields of the mask, else with those that the body names, as
+    /// the body has them. What is null there, or not there and in the mask, is emptied.
+    pub fn over(&self, now: &T, mask: Option<&str>) -> Result<T, Problem> {
+        let whole = serde_json::to_value(now).map_err(|error| {
+            tracing::error!(%error, "a resource cannot be shown as it is asked for");
+            Problem::internal()
+        })?;
+        let Value::Object(mut whole) = whole else {
+            return Err(Problem::internal());
+        };
+        let masked = mask.map(|mask| mask.split(',').map(|name| name.trim().to_owned()));
+        let names: Vec<String> = match masked {
+            Some(masked) => masked.collect(),
+            None => self.names.keys().cloned().collect(),
+        };
+        for name in names {
+            match self.names.get(&name) {
+                None | Some(Value::Null) => whole.remove(&name),
+                Some(value) => whole.insert(name, value.clone()),
+            };
+        }
+        read(Value::Object(whole))
     }
 }
 

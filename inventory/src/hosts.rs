@@ -4,19 +4,23 @@ use std::collections::HashMap;
 
 use axum::extract::State;
 use evenkeel_api as api;
-use evenkeel_api::host::{HostList, HostRegister, HostResource};
+use evenkeel_api::host::{HostInput, HostList, HostRegister, HostResource};
 use evenkeel_api::{Empty, Timestamps};
+use evenkeel_domain::Time;
 use evenkeel_domain::host::{Host, HostState, Registration};
-use evenkeel_domain::id::HostId;
+use evenkeel_domain::id::{HostId, SiteId};
+use evenkeel_domain::text::Name;
+use evenkeel_store::hosts::HostChange;
 use evenkeel_store::{Tx, hosts, instances};
 
 use crate::App;
 use crate::call::{Call, id_of_path};
-use crate::extract::{Json, Params, Path};
+use crate::extract::{Change, Json, Params, Path};
 use crate::instances::{Related, resource as instance_resource};
 use crate::listing::{ListParams, envelope, page};
+use crate::places::Places;
 use crate::problem::Problem;
-use crate::shape::{Answer, InProject, Item, triplet};
+use crate::shape::{Answer, InProject, Item, MaskParams, optional_id, triplet};
 
 const WHAT: &str = "host_resource";
 
@@ -58,9 +62,17 @@ pub async fn register_host(
         &body.serial_number,
         body.auto_onboard,
     )?;
-    let host = hosts::register(&tx, &registration, app.clock.now()).await?;
+    let site = optional_id("siteId", &body.site_id)?;
+    let now = app.clock.now();
+    if site.is_some() {
+        tx.write_wanted().await?;
+    }
+    let host = hosts::register(&tx, &registration, now).await?;
+    let placed = (host.name.clone(), site);
+    let host = changed(&tx, host, placed, now).await?;
+    let answer = one(&tx, host).await?;
     tx.commit().await?;
-    Ok(Json(resource(&host)))
+    Ok(answer)
 }
 
 /// Show a host.
@@ -76,9 +88,61 @@ pub async fn get_host(
     let tx = app.read(&call).await?;
     let id: HostId = id_of_path(WHAT, &path.resource_id)?;
     let host = hosts::find(&tx, id).await?;
-    let mut found = resources(&tx, vec![host]).await?;
+    let answer = one(&tx, host).await?;
     tx.commit().await?;
-    found.pop().map(Json).ok_or_else(Problem::internal)
+    Ok(answer)
+}
+
+/// Describe a host anew: its name and its site. What is left out is emptied.
+#[utoipa::path(
+    put, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}", tag = "hosts", params(Item),
+    request_body = HostInput,
+    responses((status = 200, description = "The host.", body = HostResource), Problem),
+)]
+pub async fn put_host(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Item>,
+    Json(body): Json<HostInput>,
+) -> Answer<HostResource> {
+    let tx = app.write(&call).await?;
+    let id: HostId = id_of_path(WHAT, &path.resource_id)?;
+    let change = change_of(&body)?;
+    let host = hosts::find(&tx, id).await?;
+    let host = changed(&tx, host, change, app.clock.now()).await?;
+    let answer = one(&tx, host).await?;
+    tx.commit().await?;
+    Ok(answer)
+}
+
+/// Change a host: its name or its site.
+#[utoipa::path(
+    patch, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}", tag = "hosts", params(Item, MaskParams),
+    request_body = HostInput,
+    responses((status = 200, description = "The host.", body = HostResource), Problem),
+)]
+pub async fn patch_host(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Item>,
+    params: Params,
+    change: Change<HostInput>,
+) -> Answer<HostResource> {
+    let tx = app.write(&call).await?;
+    // What is there is read under the lock, so that of two changes at once neither is lost.
+    tx.write_wanted().await?;
+    let id: HostId = id_of_path(WHAT, &path.resource_id)?;
+    let host = hosts::find(&tx, id).await?;
+    let now = HostInput {
+        name: host.name.to_string(),
+        site_id: host.site.map(|id| id.to_string()).unwrap_or_default(),
+        metadata: Vec::new(),
+    };
+    let wanted = change.over(&now, params.text("fieldMask"))?;
+    let host = changed(&tx, host, change_of(&wanted)?, app.clock.now()).await?;
+    let answer = one(&tx, host).await?;
+    tx.commit().await?;
+    Ok(answer)
 }
 
 /// Delete a host on which nothing runs.
@@ -98,23 +162,55 @@ pub async fn delete_host(
     Ok(Json(Empty {}))
 }
 
-/// Hosts with what runs on them: the same number of statements for any number of hosts.
+fn change_of(body: &HostInput) -> Result<(Name, Option<SiteId>), Problem> {
+    if !body.metadata.is_empty() {
+        let why = "labels of hosts cannot be kept yet";
+        return Err(Problem::invalid("metadata", why));
+    }
+    let name = Name::parse("name", &body.name)?;
+    Ok((name, optional_id("siteId", &body.site_id)?))
+}
+
+/// A host under another name or at another site, if it is another.
+async fn changed(
+    tx: &Tx,
+    host: Host,
+    (name, site): (Name, Option<SiteId>),
+    now: Time,
+) -> Result<Host, Problem> {
+    let change = HostChange {
+        name: (host.name != name).then_some(name),
+        site: (host.site != site).then_some(site),
+    };
+    if change == HostChange::default() {
+        return Ok(host);
+    }
+    Ok(hosts::change(tx, host.id, &change, now).await?)
+}
+
+async fn one(tx: &Tx, host: Host) -> Answer<HostResource> {
+    let mut found = resources(tx, vec![host]).await?;
+    found.pop().map(Json).ok_or_else(Problem::internal)
+}
+
+/// Hosts with what runs on them and where they stand: the same number of statements for any number of hosts.
 async fn resources(tx: &Tx, hosts: Vec<Host>) -> Result<Vec<HostResource>, Problem> {
     let ids: Vec<_> = hosts.iter().map(|host| host.id).collect();
     let instances = instances::of_hosts(tx, &ids).await?;
     let related = Related::of(tx, &instances).await?;
+    let places = Places::of_hosts(tx, &hosts).await?;
     let by_host: HashMap<_, _> = instances.iter().map(|on| (on.host, on)).collect();
     let whole = |host: &Host| HostResource {
         instance: by_host
             .get(&host.id)
             .map(|instance| Box::new(instance_resource(instance, &related))),
-        ..resource(host)
+        ..resource(host, &places)
     };
     Ok(hosts.iter().map(whole).collect())
 }
 
 /// A host without what runs on it.
-pub fn resource(host: &Host) -> HostResource {
+pub fn resource(host: &Host, places: &Places) -> HostResource {
     let (host_status, host_status_indicator, host_status_timestamp) = triplet(&host.status);
     let onboarded = host.current == HostState::Onboarded;
     HostResource {
@@ -122,6 +218,8 @@ pub fn resource(host: &Host) -> HostResource {
         name: host.name.to_string(),
         desired_state: state(host.desired),
         current_state: state(host.current),
+        site_id: host.site.map(|id| id.to_string()).unwrap_or_default(),
+        site: host.site.and_then(|id| places.site(id)),
         note: host.note.clone(),
         serial_number: host
             .serial
@@ -147,6 +245,7 @@ pub fn resource(host: &Host) -> HostResource {
         registration_status: "Unknown".to_owned(),
         power_status: "Unknown".to_owned(),
         amt_status: "Unknown".to_owned(),
+        inherited_metadata: places.inherited_by(host),
         timestamps: Some(Timestamps::new(host.created_at, host.updated_at)),
         ..HostResource::default()
     }

@@ -4,8 +4,11 @@ use std::collections::HashMap;
 
 use axum::extract::State;
 use evenkeel_api as api;
-use evenkeel_api::instance::{InstanceInput, InstanceList, InstancePatch, InstanceResource};
+use evenkeel_api::instance::{
+    InstanceCondition, InstanceInput, InstanceList, InstancePatch, InstanceResource,
+};
 use evenkeel_api::{Empty, Timestamps};
+use evenkeel_domain::condition::Condition;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::parse_id;
 use evenkeel_domain::id::{HostId, InstanceId, OsId, PolicyId};
@@ -13,18 +16,19 @@ use evenkeel_domain::instance::{Instance, InstanceKind, InstanceState, NewInstan
 use evenkeel_domain::os::OsProfile;
 use evenkeel_domain::policy::UpdatePolicy;
 use evenkeel_domain::text::Name;
+use evenkeel_store::decisions::{Reading, world};
 use evenkeel_store::instances::InstanceChange;
-use evenkeel_store::{StoreError, Tx, hosts, instances, os_profiles, policies};
+use evenkeel_store::{StoreError, Tx, contents, hosts, instances, nodes, os_profiles, policies};
 use serde_json::json;
-use utoipa::IntoParams;
 
 use crate::App;
 use crate::call::{Call, id_of_path};
 use crate::extract::{Json, Params, Patch, Path};
 use crate::listing::{ListParams, envelope, page};
+use crate::places::Places;
 use crate::problem::Problem;
-use crate::shape::{Answer, InProject, Item, triplet};
-use crate::{operating_systems as os, policies as policy};
+use crate::shape::{Answer, InProject, Item, MaskParams, triplet};
+use crate::{effective, operating_systems as os, policies as policy};
 
 /// What the store calls it.
 pub const WHAT: &str = "instance_resource";
@@ -67,10 +71,10 @@ pub async fn create_instance(
     let tx = app.write(&call).await?;
     let new = new_instance(&body)?;
     if let Some(policy) = new.policy {
-        check_fit(&tx, policy, new.os).await?;
+        check_fit(&tx, "osUpdatePolicyID", policy, new.os).await?;
     }
     let instance = instances::create(&tx, &new, app.clock.now()).await?;
-    let answer = one(&tx, instance).await?;
+    let answer = one(&app, &tx, instance).await?;
     tx.commit().await?;
     Ok(answer)
 }
@@ -88,22 +92,9 @@ pub async fn get_instance(
     let tx = app.read(&call).await?;
     let id: InstanceId = id_of_path(WHAT, &path.resource_id)?;
     let instance = instances::find(&tx, id).await?;
-    let answer = one(&tx, instance).await?;
+    let answer = one(&app, &tx, instance).await?;
     tx.commit().await?;
     Ok(answer)
-}
-
-/// Which fields a change is about.
-#[derive(Debug, IntoParams)]
-#[into_params(parameter_in = Query, rename_all = "camelCase")]
-#[expect(
-    dead_code,
-    reason = "the document is made from it; `Params` reads the value"
-)]
-pub struct MaskParams {
-    /// The names of the fields to change, separated by commas; those that the body names if it is left out. A field that
-    /// is named here and missing in the body is emptied.
-    field_mask: Option<String>,
 }
 
 /// Change an instance.
@@ -129,10 +120,10 @@ pub async fn patch_instance(
     let instance = instances::find(&tx, id).await?;
     asked.check_fixed(&instance)?;
     if let Some(Some(policy)) = change.policy {
-        check_fit(&tx, policy, instance.summary.os).await?;
+        check_fit(&tx, "osUpdatePolicyID", policy, instance.summary.os).await?;
     }
     let instance = instances::change(&tx, id, &change, app.clock.now()).await?;
-    let answer = one(&tx, instance).await?;
+    let answer = one(&app, &tx, instance).await?;
     tx.commit().await?;
     Ok(answer)
 }
@@ -172,7 +163,14 @@ fn new_instance(body: &InstanceInput) -> Result<NewInstance, Problem> {
 }
 
 /// What of an instance stays as it was made.
-const FIXED: &[&str] = &["kind", "hostID", "osID"];
+const FIXED: &[&str] = &[
+    "kind",
+    "hostID",
+    "osID",
+    "localAccountID",
+    "customConfigID",
+    "securityFeature",
+];
 
 /// A change that is asked for: the fields of the mask, else those that the body names.
 struct Asked<'a> {
@@ -223,20 +221,21 @@ impl Asked<'_> {
 }
 
 /// A policy that is assigned to an instance itself must be meant for its operating system.
-async fn check_fit(tx: &Tx, policy: PolicyId, os: OsId) -> Result<(), Problem> {
-    let found = (
-        policies::find_many(tx, &[policy]).await?,
-        os_profiles::find_many(tx, &[os]).await?,
-    );
+pub async fn check_fit(
+    tx: &Tx,
+    field: &'static str,
+    policy: PolicyId,
+    os: OsId,
+) -> Result<(), Problem> {
     // What is missing is told by the store, which names the field.
-    let ([policy], [os]) = (found.0.as_slice(), found.1.as_slice()) else {
+    let Some(os) = os_profiles::find_many(tx, &[os]).await?.pop() else {
         return Ok(());
     };
-    match policy.spec.wish.misfit(os.spec.kind) {
+    match effective::misfit(tx, policy, &os).await? {
         None => Ok(()),
-        Some(why) => {
+        Some((policy, why)) => {
             let why = format!("policy {} does not fit: {why}", policy.spec.name);
-            Err(Problem::invalid("osUpdatePolicyID", why))
+            Err(Problem::invalid(field, why))
         }
     }
 }
@@ -272,9 +271,23 @@ impl Related {
     }
 }
 
-async fn one(tx: &Tx, instance: Instance) -> Answer<InstanceResource> {
+/// An instance with all that is known of it: also with what is too much for a list.
+async fn one(app: &App, tx: &Tx, instance: Instance) -> Answer<InstanceResource> {
     let mut found = resources(tx, std::slice::from_ref(&instance)).await?;
-    found.pop().map(Json).ok_or_else(Problem::internal)
+    let found = found.pop().ok_or_else(Problem::internal)?;
+    let node = nodes::find(tx, instance.id).await?;
+    let packages = match &node.packages_digest {
+        None => None,
+        Some(digest) => contents::get(tx, digest).await?,
+    };
+    let host = hosts::find(tx, instance.host).await?;
+    let now = Reading::Look(app.clock.now());
+    let world = world(tx, &host, &node, &app.settings.horizon, now).await?;
+    Ok(Json(InstanceResource {
+        runtime_packages: packages.unwrap_or_default(),
+        effective_update_policy: world.applies().map(effective::policy),
+        ..found
+    }))
 }
 
 /// Instances with their hosts: the same number of statements for any number of instances.
@@ -282,11 +295,12 @@ async fn resources(tx: &Tx, instances: &[Instance]) -> Result<Vec<InstanceResour
     let related = Related::of(tx, instances).await?;
     let ids: Vec<_> = instances.iter().map(|instance| instance.host).collect();
     let hosts = hosts::find_many(tx, &ids).await?;
+    let places = Places::of_hosts(tx, &hosts).await?;
     let hosts: HashMap<HostId, Host> = hosts.into_iter().map(|host| (host.id, host)).collect();
     let whole = |instance: &Instance| InstanceResource {
         host: hosts
             .get(&instance.host)
-            .map(|host| Box::new(crate::hosts::resource(host))),
+            .map(|host| Box::new(crate::hosts::resource(host, &places))),
         ..resource(instance, &related)
     };
     Ok(instances.iter().map(whole).collect())
@@ -342,7 +356,16 @@ pub fn shallow(instance: &Instance) -> InstanceResource {
         trusted_attestation_status: "Unknown".to_owned(),
         os_update_available: summary.os_update_available.clone(),
         timestamps: Some(Timestamps::new(instance.created_at, instance.updated_at)),
+        conditions: summary.conditions.iter().map(condition).collect(),
         ..InstanceResource::default()
+    }
+}
+
+fn condition(condition: &Condition) -> InstanceCondition {
+    InstanceCondition {
+        kind: condition.kind.name().to_owned(),
+        message: condition.text.clone(),
+        since: condition.since,
     }
 }
 

@@ -6,8 +6,10 @@
 //!
 //! The router and the OpenAPI document come from one list of routes.
 
+mod assignments;
 mod call;
 mod decisions;
+mod effective;
 mod extract;
 mod hosts;
 mod instances;
@@ -17,13 +19,19 @@ mod listing;
 mod openapi;
 mod operating_systems;
 mod orchestrator;
+mod orders;
 mod paths;
+mod pauses;
+mod places;
 mod policies;
 mod problem;
 mod projects;
+mod regions;
 mod runs;
 mod schedules;
+mod settings;
 mod shape;
+mod sites;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +42,8 @@ use evenkeel_store::Store;
 use evenkeel_store::decisions::Horizon;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+
+use crate::schedules::{repeated, single};
 
 pub use layers::RequestId;
 pub use openapi::document;
@@ -90,7 +100,12 @@ fn routes() -> OpenApiRouter<App> {
         ))
         .routes(routes!(hosts::list_hosts))
         .routes(routes!(hosts::register_host))
-        .routes(routes!(hosts::get_host, hosts::delete_host))
+        .routes(routes!(
+            hosts::get_host,
+            hosts::put_host,
+            hosts::patch_host,
+            hosts::delete_host
+        ))
         .routes(routes!(
             instances::list_instances,
             instances::create_instance
@@ -101,6 +116,13 @@ fn routes() -> OpenApiRouter<App> {
             instances::delete_instance
         ))
         .routes(routes!(decisions::get_decision))
+        .routes(routes!(
+            orders::get_order,
+            orders::put_order,
+            orders::delete_order
+        ))
+        .merge(places())
+        .merge(plans())
         .routes(routes!(
             operating_systems::list_operating_systems,
             operating_systems::create_operating_system
@@ -119,21 +141,66 @@ fn routes() -> OpenApiRouter<App> {
         ))
         .routes(routes!(runs::list_update_runs))
         .routes(routes!(runs::get_update_run, runs::delete_update_run))
-        .routes(routes!(schedules::list_schedules))
-        .routes(routes!(
-            schedules::list_single_schedules,
-            schedules::create_single_schedule
-        ))
-        .routes(routes!(
-            schedules::get_single_schedule,
-            schedules::delete_single_schedule
-        ))
         .routes(routes!(
             join_tokens::list_join_tokens,
             join_tokens::create_join_token
         ))
         .routes(routes!(join_tokens::get_join_token))
         .routes(routes!(join_tokens::revoke_join_token))
+}
+
+/// The routes of where hosts stand.
+fn places() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(regions::list_regions, regions::create_region))
+        .routes(routes!(
+            regions::get_region,
+            regions::put_region,
+            regions::patch_region,
+            regions::delete_region
+        ))
+        .routes(routes!(sites::list_sites, sites::create_site))
+        .routes(routes!(
+            sites::get_site,
+            sites::put_site,
+            sites::patch_site,
+            sites::delete_site
+        ))
+}
+
+/// The routes of what should happen when, where and how fast.
+fn plans() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(schedules::list_schedules))
+        .routes(routes!(
+            single::list_single_schedules,
+            single::create_single_schedule
+        ))
+        .routes(routes!(
+            single::get_single_schedule,
+            single::put_single_schedule,
+            single::patch_single_schedule,
+            single::delete_single_schedule
+        ))
+        .routes(routes!(
+            repeated::list_repeated_schedules,
+            repeated::create_repeated_schedule
+        ))
+        .routes(routes!(
+            repeated::get_repeated_schedule,
+            repeated::put_repeated_schedule,
+            repeated::patch_repeated_schedule,
+            repeated::delete_repeated_schedule
+        ))
+        .routes(routes!(assignments::list_assignments))
+        .routes(routes!(
+            assignments::get_assignment,
+            assignments::put_assignment,
+            assignments::delete_assignment
+        ))
+        .routes(routes!(pauses::list_pauses))
+        .routes(routes!(pauses::put_pause, pauses::delete_pause))
+        .routes(routes!(settings::get_settings, settings::put_settings))
 }
 
 /// The API, ready to be served.

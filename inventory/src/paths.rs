@@ -19,9 +19,11 @@ pub struct Legacy;
 /// Other names of resources within a project, longest first.
 const ALIASES: &[(&str, &str)] = &[
     ("compute/operating_systems", "compute/os"),
+    ("compute/schedules/repeated", "schedules/repeated"),
     ("compute/schedules/single", "schedules/single"),
     ("os_update_policy", "os-update-policies"),
     ("os_update_run", "os-update-runs"),
+    ("schedules/repeated", "schedules/repeated"),
     ("schedules/single", "schedules/single"),
     ("schedules", "compute/schedules"),
 ];
@@ -64,7 +66,7 @@ fn rewritten(mut request: Request) -> Request {
 fn canonical(path: &str) -> Option<(String, bool)> {
     let trimmed = path.trim_end_matches('/');
     if let Some(rest) = trimmed.strip_prefix(LEGACY) {
-        let named = replaced(LEGACY_NAMES, rest).or_else(|| replaced(ALIASES, rest));
+        let named = replaced(LEGACY_NAMES, rest).or_else(|| renamed(rest));
         return Some((
             format!("{PROJECT}-/{}", named.unwrap_or_else(|| rest.to_owned())),
             true,
@@ -72,7 +74,7 @@ fn canonical(path: &str) -> Option<(String, bool)> {
     }
     let aliased = trimmed.strip_prefix(PROJECT).and_then(|rest| {
         let (project, rest) = rest.split_once('/')?;
-        let rest = replaced(ALIASES, rest)?;
+        let rest = renamed(rest)?;
         Some(format!("{PROJECT}{project}/{rest}"))
     });
     match aliased {
@@ -80,6 +82,19 @@ fn canonical(path: &str) -> Option<(String, bool)> {
         None if trimmed == path || trimmed.is_empty() => None,
         None => Some((trimmed.to_owned(), false)),
     }
+}
+
+/// The path with the one name of what it names by another; none if it has it already.
+fn renamed(path: &str) -> Option<String> {
+    replaced(ALIASES, path).or_else(|| sites(path))
+}
+
+/// Sites are also found below a region. Which one is nobody's business there: clients send its id, a star, any word or
+/// nothing at all.
+fn sites(path: &str) -> Option<String> {
+    let (_region, rest) = path.strip_prefix("regions/")?.split_once('/')?;
+    let more = rest.strip_prefix("sites")?;
+    (more.is_empty() || more.starts_with('/')).then(|| rest.to_owned())
 }
 
 /// The path with the first name that it begins with replaced.
@@ -106,6 +121,14 @@ mod tests {
             "/v1/projects/demo/schedules/single",
             "/v1/projects/demo/schedules/singular",
             "/v1/projects/demo/compute/schedules/single/singlesche-00000001",
+            "/v1/projects/demo/compute/schedules/repeated",
+            "/v1/projects/demo/schedules/repeated/repeatedsche-00000001",
+            "/v1/projects/demo/regions/region-00000001",
+            "/v1/projects/demo/regions/region-00000001/sites",
+            "/v1/projects/demo/regions/*/sites/site-00000001",
+            "/v1/projects/demo/regions//sites",
+            "/v1/projects/demo/regions/region-00000001/sitesandmore",
+            "/edge-infra.orchestrator.apis/v2/regions/region/sites",
             "/edge-infra.orchestrator.apis/v2/hosts/register",
             "/edge-infra.orchestrator.apis/v2/instances/inst-00000001/",
             "/edge-infra.orchestrator.apis/v2/operating_systems",

@@ -123,7 +123,14 @@ fn spec(body: &OsUpdatePolicyInput) -> Result<PolicySpec, Problem> {
             return Err(Problem::invalid("updatePolicy", why));
         }
     };
-    Ok(PolicySpec::parse(&body.name, &body.description, wish)?)
+    let spec = PolicySpec {
+        allow_downgrade: body.allow_downgrade,
+        ..PolicySpec::parse(&body.name, &body.description, wish)?
+    };
+    Ok(spec.lasting(
+        body.offline_days
+            .unwrap_or(PolicySpec::default_offline_days()),
+    )?)
 }
 
 fn names_nothing(body: &OsUpdatePolicyInput) -> bool {
@@ -180,6 +187,8 @@ pub fn resource(
         update_kernel_command: target.kernel_command,
         target_os_id: String::new(),
         target_os,
+        allow_downgrade: policy.spec.allow_downgrade,
+        offline_days: policy.spec.offline_days,
         timestamps: Some(Timestamps::new(policy.created_at, policy.created_at)),
     }
 }

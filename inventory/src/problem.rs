@@ -216,6 +216,10 @@ impl From<StoreError> for Problem {
                     E::Conflict(
                         Conflict::Taken { field, .. } | Conflict::Dangling { field, .. },
                     ) => problem.about(*field),
+                    // Only regions lie in each other.
+                    E::Conflict(Conflict::InItself { .. } | Conflict::TooDeep { .. }) => {
+                        problem.about("parentId")
+                    }
                     _ => problem,
                 }
             }

@@ -11,7 +11,7 @@ use evenkeel_domain::run::{RecordedEvent, RunState, UpdateRun};
 use serde_json::{Value, json};
 
 use crate::shape::indication;
-use crate::{decisions, policies};
+use crate::{decisions, orders, policies};
 
 /// How much of a run's details the ancestor's clients can take, in bytes.
 const MAX_DETAILS: usize = 100_000;
@@ -39,6 +39,11 @@ pub fn run(run: &UpdateRun) -> OsUpdateRun {
             .unwrap_or_default(),
         policy: run.origin.policy.as_ref().map(frozen),
         target: run.origin.target.as_ref().map(decisions::target),
+        order: run
+            .origin
+            .order
+            .as_ref()
+            .map(|order| orders::resource(run.instance, order)),
         packages,
         log: run.log.clone(),
         ..OsUpdateRun::default()
@@ -71,6 +76,7 @@ fn frozen(policy: &UpdatePolicy) -> FrozenPolicy {
         target_os_id: policies::target_os(policy)
             .map(|os| os.to_string())
             .unwrap_or_default(),
+        allow_downgrade: wire.allow_downgrade,
     }
 }
 

@@ -151,7 +151,13 @@ impl House {
     /// One thing of each kind in `ours`.
     pub async fn furnish(&self) -> Things {
         let id = |answer: Value| answer["resourceId"].as_str().expect("an id").to_owned();
-        let host = json!({"name": "edge-01", "uuid": UUID, "serialNumber": "ABC12345", "autoOnboard": true});
+        let region = json!({"name": "south", "metadata": [{"key": "country", "value": "de"}]});
+        let region = id(self.ok("POST regions", Some(region)).await);
+        let site = json!({"name": "ulm", "regionId": region, "siteLat": 483_000_000, "siteLng": 99_000_000});
+        let site = id(self.ok("POST sites", Some(site)).await);
+        let host = json!({
+            "name": "edge-01", "uuid": UUID, "serialNumber": "ABC12345", "autoOnboard": true, "siteId": site,
+        });
         let host = id(self.ok("POST compute/hosts/register", Some(host)).await);
         let os = id(self.ok("POST compute/os", Some(os_body("Debian 12"))).await);
         let policy = json!({
@@ -166,18 +172,44 @@ impl House {
             "startSeconds": self.seconds(3_600), "endSeconds": self.seconds(7_200),
         });
         let schedule = id(self.ok("POST schedules/single", Some(schedule)).await);
+        let repeated = id(self
+            .ok("POST schedules/repeated", Some(nightly(&site)))
+            .await);
         let token = id(self
             .ok("POST join-tokens", Some(json!({"name": "racks"})))
             .await);
         let run = self.run_of(&instance, &policy).await.to_string();
         Things {
+            region,
+            site,
             host,
             os,
             policy,
             instance,
             schedule,
+            repeated,
             token,
             run,
+        }
+    }
+
+    /// What people can want of things, one of each kind.
+    pub async fn want(&self, things: &Things) {
+        let assignment = json!({"osUpdatePolicyId": things.policy, "maxConcurrent": 2});
+        let order = json!({"kind": "now", "reason": "a hole"});
+        for (what, body) in [
+            (format!("PUT assignments/{}", things.site), assignment),
+            (
+                format!("PUT pauses/{}", things.site),
+                json!({"reason": "moving"}),
+            ),
+            (
+                format!("PUT compute/instances/{}/order", things.instance),
+                order,
+            ),
+            ("PUT settings".to_owned(), json!({"retentionDays": 7})),
+        ] {
+            self.ok(&what, Some(body)).await;
         }
     }
 
@@ -203,6 +235,7 @@ impl House {
             origin: Origin {
                 target: Some(target),
                 policy: Some(policy),
+                order: None,
             },
         };
         let plan = PackageChange {
@@ -254,11 +287,14 @@ impl House {
 /// The ids of one thing of each kind.
 #[derive(Clone, Debug)]
 pub struct Things {
+    pub region: String,
+    pub site: String,
     pub host: String,
     pub os: String,
     pub policy: String,
     pub instance: String,
     pub schedule: String,
+    pub repeated: String,
     pub token: String,
     pub run: String,
 }
@@ -273,13 +309,39 @@ impl Things {
             ("/os-update-policies/", &self.policy),
             ("/os-update-runs/", &self.run),
             ("/schedules/single/", &self.schedule),
+            ("/schedules/repeated/", &self.repeated),
+            ("/regions/", &self.region),
+            ("/sites/", &self.site),
+            // One site is assigned a policy and paused.
+            ("/assignments/", &self.site),
+            ("/pauses/", &self.site),
             ("/join-tokens/", &self.token),
         ]
         .into_iter()
         .find_map(|(part, id)| path.contains(part).then_some(id.as_str()));
-        path.replace("{projectName}", project)
-            .replace("{resourceId}", id.unwrap_or_default())
+        let path = path.replace("{projectName}", project);
+        let id = id.unwrap_or_default();
+        NAMED
+            .iter()
+            .fold(path, |path, named| path.replace(named, id))
     }
+}
+
+/// What stands for an id in the paths of the document.
+pub const NAMED: [&str; 3] = ["{resourceId}", "{target}", "{scope}"];
+
+/// Whether a path of the document names a thing of a project.
+pub fn names_a_thing(path: &str) -> bool {
+    NAMED.iter().any(|named| path.contains(named))
+}
+
+/// A schedule for every night at a site.
+pub fn nightly(site: &str) -> Value {
+    json!({
+        "name": "every night", "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "durationSeconds": 7_200,
+        "cronMinutes": "0", "cronHours": "2", "cronDayMonth": "*", "cronMonth": "*", "cronDayWeek": "*",
+        "timeZone": "Europe/Berlin", "targetSiteId": site,
+    })
 }
 
 pub const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";

@@ -7,7 +7,7 @@ use axum::http::{Request, StatusCode};
 use evenkeel_inventory::Settings;
 use serde_json::{Value, json};
 
-use crate::house::{House, Who, os_body, read};
+use crate::house::{House, Who, nightly, os_body, read};
 
 /// Asks for each body, which must be refused with the name of its field, and nothing may have been written.
 async fn refused(house: &House, path: &str, list: &str, cases: Vec<(Value, &str)>) {
@@ -76,6 +76,7 @@ async fn a_bad_policy_is_refused_with_its_field() {
     let house = House::new().await;
     let latest =
         json!({"name": "p", "updatePolicy": "UPDATE_POLICY_LATEST", "updatePackages": "jq"});
+    let offline = |days: u32| json!({"name": "p", "updatePolicy": "UPDATE_POLICY_LATEST", "offlineDays": days});
     let wishing = |packages: &str| json!({"name": "p", "updatePolicy": "UPDATE_POLICY_TARGET", "updatePackages": packages});
     let cases = vec![
         (json!({"updatePolicy": "UPDATE_POLICY_LATEST"}), "name"),
@@ -89,6 +90,7 @@ async fn a_bad_policy_is_refused_with_its_field() {
         (wishing("curl;reboot"), "updatePackages"),
         (wishing("curl=not a version"), "updatePackages"),
         (wishing("curl\ncurl"), "updatePackages"),
+        (offline(366), "offlineDays"),
     ];
     refused(&house, "os-update-policies", "os-update-policies", cases).await;
 }
@@ -103,6 +105,8 @@ async fn a_bad_schedule_is_refused_with_its_field() {
         body[field] = value;
         body
     };
+    let mut both = with("targetSiteId", json!("site-00000001"));
+    both["targetRegionId"] = json!("region-00000001");
     let cases = vec![
         (
             with("startSeconds", json!(house.seconds(0))),
@@ -112,11 +116,143 @@ async fn a_bad_schedule_is_refused_with_its_field() {
         (with("endSeconds", json!(house.seconds(60))), "endSeconds"),
         (with("endSeconds", json!(house.seconds(30))), "endSeconds"),
         (with("endSeconds", json!(0)), "endSeconds"),
-        (with("targetSiteId", json!("site-00000001")), "targetSiteId"),
+        (with("targetSiteId", json!("host-00000001")), "targetSiteId"),
         (with("targetHostId", json!("site-00000001")), "targetHostId"),
+        (both, "targetRegionId"),
         (with("scheduleStatus", json!("NOW")), "scheduleStatus"),
     ];
     refused(&house, "schedules/single", "compute/schedules", cases).await;
+}
+
+#[tokio::test]
+async fn a_bad_repeated_schedule_is_refused_with_its_field() {
+    let house = House::new().await;
+    let with = |field: &str, value: Value| {
+        let mut body = nightly("");
+        body[field] = value;
+        body
+    };
+    let without = |field: &str| {
+        let mut body = nightly("");
+        body.as_object_mut().expect("an object").remove(field);
+        body
+    };
+    let cases = vec![
+        (with("durationSeconds", json!(0)), "durationSeconds"),
+        (with("durationSeconds", json!(86_401)), "durationSeconds"),
+        (without("durationSeconds"), "durationSeconds"),
+        (without("cronHours"), "cronHours"),
+        (with("cronMinutes", json!("60")), "cronMinutes"),
+        (with("cronHours", json!("5-3")), "cronHours"),
+        (with("cronDayMonth", json!("0")), "cronDayMonth"),
+        (with("cronMonth", json!("jan")), "cronMonth"),
+        (with("cronDayWeek", json!("7")), "cronDayWeek"),
+        (with("cronDayWeek", json!("")), "cronDayWeek"),
+        (with("timeZone", json!("Europe/Atlantis")), "timeZone"),
+        (with("targetRegionId", json!("x")), "targetRegionId"),
+        (with("scheduleStatus", json!("X")), "scheduleStatus"),
+        (with("name", json!("a;b")), "name"),
+    ];
+    refused(&house, "schedules/repeated", "schedules/repeated", cases).await;
+}
+
+#[tokio::test]
+async fn a_bad_place_is_refused_with_its_field() {
+    let house = House::new().await;
+    let labels = |pairs: &[(&str, &str)]| {
+        let item = |(key, value): &(&str, &str)| json!({"key": key, "value": value});
+        json!({"metadata": pairs.iter().map(item).collect::<Vec<_>>()})
+    };
+    let region = vec![
+        (json!({"name": "a;b"}), "name"),
+        (json!({"name": "a".repeat(51)}), "name"),
+        (json!({"parentId": "site-00000001"}), "parentId"),
+        (labels(&[("a", "1"), ("a", "2")]), "metadata"),
+        (labels(&[("A", "1")]), "metadata"),
+        (labels(&[("a", "B")]), "metadata"),
+        (json!({"metadata": [{"key": "a"}]}), "metadata[0]"),
+        (json!({"colour": "red"}), "colour"),
+    ];
+    refused(&house, "regions", "regions", region).await;
+    let site = vec![
+        (json!({"regionId": "region-1"}), "regionId"),
+        (json!({"siteLat": 900_000_001}), "siteLat"),
+        (json!({"siteLng": -1_800_000_001}), "siteLng"),
+        (json!({"siteLat": 3_000_000_000_u32}), "siteLat"),
+        (json!({"siteLat": 1.5}), "siteLat"),
+    ];
+    refused(&house, "sites", "sites", site).await;
+}
+
+#[tokio::test]
+async fn what_people_want_is_refused_with_its_field_if_it_makes_no_sense() {
+    let house = House::new().await;
+    let things = house.furnish().await;
+    let assign = format!("PUT assignments/{}", things.region);
+    let order = format!("PUT compute/instances/{}/order", things.instance);
+    let policy = |field: &str, value: Value| {
+        let mut body = json!({"osUpdatePolicyId": things.policy});
+        body[field] = value;
+        body
+    };
+    for (what, body, field) in [
+        (assign.as_str(), json!({}), "osUpdatePolicyId"),
+        (&assign, policy("maxConcurrent", json!(0)), "maxConcurrent"),
+        (
+            &assign,
+            policy("stopAfterFailures", json!(0)),
+            "stopAfterFailures",
+        ),
+        (&assign, policy("maxConcurrent", json!(-1)), "maxConcurrent"),
+        (
+            &assign,
+            policy("osUpdatePolicyId", json!("os-00000001")),
+            "osUpdatePolicyId",
+        ),
+        (&assign, policy("colour", json!(1)), "colour"),
+        (
+            "PUT assignments/os-00000001",
+            policy("maxConcurrent", json!(1)),
+            "target",
+        ),
+        (
+            "PUT assignments/projects",
+            policy("maxConcurrent", json!(1)),
+            "target",
+        ),
+        ("PUT pauses/host-00000001", json!({}), "scope"),
+        (
+            "PUT pauses/project",
+            json!({"reason": "x".repeat(501)}),
+            "reason",
+        ),
+        ("PUT pauses/project", json!({"reason": "a\nb"}), "reason"),
+        (&order, json!({}), "kind"),
+        (&order, json!({"kind": "later"}), "kind"),
+        (&order, json!({"kind": "now", "seconds": 0}), "seconds"),
+        (&order, json!({"kind": "now", "seconds": 86_401}), "seconds"),
+        (&order, json!({"kind": "now", "reason": "\u{0}"}), "reason"),
+        (
+            "PUT settings",
+            json!({"retentionDays": 36_501}),
+            "retentionDays",
+        ),
+        (
+            "PUT settings",
+            json!({"retentionDays": -1}),
+            "retentionDays",
+        ),
+        (
+            "PUT settings",
+            json!({"anyScheduleStatus": "yes"}),
+            "anyScheduleStatus",
+        ),
+    ] {
+        let (status, problem) = house.ours(what, Some(body)).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
+        assert_eq!(problem["code"], "InvalidArgument", "{what}: {problem}");
+        assert_eq!(problem["field"], field, "{what}: {problem}");
+    }
 }
 
 #[tokio::test]

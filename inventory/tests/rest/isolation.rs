@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
 
-use crate::house::{House, Who, os_body, read};
+use crate::house::{House, Things, Who, names_a_thing, nightly, os_body, read};
 use crate::statuses::{body, operations};
 
 /// Everything of a project, as its own people see it.
@@ -17,6 +17,11 @@ async fn everything(house: &House) -> Vec<Value> {
         "os-update-policies",
         "os-update-runs",
         "compute/schedules",
+        "regions",
+        "sites",
+        "assignments",
+        "pauses",
+        "settings",
         "join-tokens",
     ] {
         all.push(house.ok(&format!("GET {path}"), None).await);
@@ -28,6 +33,7 @@ async fn everything(house: &House) -> Vec<Value> {
 async fn a_foreigner_gets_nothing_through_any_path() {
     let house = House::new().await;
     let things = house.furnish().await;
+    house.want(&things).await;
     let before = everything(&house).await;
     let mut tried = 0;
     for (method, path, operation) in operations() {
@@ -40,14 +46,14 @@ async fn a_foreigner_gets_nothing_through_any_path() {
         let (status, answer) = house.ask(Who::Foreigner, &what, body()).await;
         assert_eq!(status, StatusCode::FORBIDDEN, "{what}: {answer}");
         // By the foreigner's own project, with the ids of the things.
-        if path.contains("{resourceId}") {
+        if names_a_thing(&path) {
             let what = format!("{method} {}", things.fill(&path, "theirs"));
             let (status, answer) = house.ask(Who::Foreigner, &what, body()).await;
             assert_eq!(status, StatusCode::NOT_FOUND, "{what}: {answer}");
         }
         tried += 1;
     }
-    assert!(tried > 20, "only {tried} operations were tried");
+    assert!(tried > 60, "only {tried} operations were tried");
     assert_eq!(everything(&house).await, before, "something was changed");
 }
 
@@ -81,6 +87,7 @@ async fn what_no_project_can_be_called_is_an_unknown_project() {
 async fn the_legacy_form_is_no_way_around() {
     let house = House::new().await;
     let things = house.furnish().await;
+    house.want(&things).await;
     let token = house.token(Who::Foreigner).expect("a token");
     let legacy = |path: &str| {
         let rest = path
@@ -97,7 +104,7 @@ async fn the_legacy_form_is_no_way_around() {
             (house.ours, StatusCode::FORBIDDEN),
             (house.theirs, StatusCode::NOT_FOUND),
         ] {
-            if wanted == StatusCode::NOT_FOUND && !path.contains("{resourceId}") {
+            if wanted == StatusCode::NOT_FOUND && !names_a_thing(&path) {
                 continue;
             }
             let uri = legacy(&things.fill(&path, "ours"));
@@ -133,6 +140,47 @@ async fn made(house: &House, path: &str, body: Value) -> String {
     answer["resourceId"].as_str().expect("an id").to_owned()
 }
 
+/// Bodies that name things of another project: what to ask, the body, and the field that names the thing.
+fn naming(ours: &Things, start: i64) -> Vec<(&'static str, Value, &'static str)> {
+    let policy =
+        json!({"name": "p", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": ours.os});
+    let single = |field: &str, id: &str| {
+        let mut body =
+            json!({"scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "startSeconds": start});
+        body[field] = json!(id);
+        body
+    };
+    let at = json!({"siteId": ours.site});
+    let register = json!({"serialNumber": "THEIRS3", "siteId": ours.site});
+    let link = json!({"osUpdatePolicyID": ours.policy});
+    let assign = json!({"osUpdatePolicyId": ours.policy});
+    let (host, site, region) = (&ours.host, &ours.site, &ours.region);
+    let (new_single, new_repeated) = ("POST schedules/single", "POST schedules/repeated");
+    vec![
+        (
+            "PATCH compute/instances/{instance}",
+            link,
+            "osUpdatePolicyID",
+        ),
+        ("POST os-update-policies", policy, "targetOsId"),
+        (new_single, single("targetHostId", host), "targetHostId"),
+        (new_single, single("targetSiteId", site), "targetSiteId"),
+        (
+            new_single,
+            single("targetRegionId", region),
+            "targetRegionId",
+        ),
+        (new_repeated, nightly(site), "targetSiteId"),
+        ("POST regions", json!({"parentId": region}), "parentId"),
+        ("POST sites", json!({"regionId": region}), "regionId"),
+        ("PATCH compute/hosts/{host}", at.clone(), "siteId"),
+        ("PUT compute/hosts/{host}", at, "siteId"),
+        ("POST compute/hosts/register", register, "siteId"),
+        ("PUT assignments/{host}", assign.clone(), "osUpdatePolicyId"),
+        ("PUT assignments/project", assign, "osUpdatePolicyId"),
+    ]
+}
+
 #[tokio::test]
 async fn ids_of_another_project_in_a_body_mean_nothing() {
     let house = House::new().await;
@@ -141,39 +189,18 @@ async fn ids_of_another_project_in_a_body_mean_nothing() {
     let host = made(&house, register, json!({"serialNumber": "THEIRS1"})).await;
     let second = made(&house, register, json!({"serialNumber": "THEIRS2"})).await;
     let os = made(&house, "compute/os", os_body("Debian 12")).await;
-    let instance = made(
-        &house,
-        "compute/instances",
-        json!({"hostID": host, "osID": os}),
-    )
-    .await;
-    let patch = format!("PATCH compute/instances/{instance}");
-    let policy =
-        json!({"name": "p", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": ours.os});
-    let schedule = json!({
-        "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "startSeconds": house.seconds(60),
-        "targetHostId": ours.host,
-    });
-    for (what, body, field) in [
-        (
-            "POST compute/instances",
-            json!({"hostID": ours.host, "osID": os}),
-            "hostID",
-        ),
-        (
-            "POST compute/instances",
-            json!({"hostID": second, "osID": ours.os}),
-            "osID",
-        ),
-        (
-            patch.as_str(),
-            json!({"osUpdatePolicyID": ours.policy}),
-            "osUpdatePolicyID",
-        ),
-        ("POST os-update-policies", policy, "targetOsId"),
-        ("POST schedules/single", schedule, "targetHostId"),
-    ] {
-        let (status, problem) = theirs(&house, what, body).await;
+    let both = json!({"hostID": host, "osID": os});
+    let instance = made(&house, "compute/instances", both).await;
+    let on_ours = json!({"hostID": ours.host, "osID": os});
+    let with_ours = json!({"hostID": second, "osID": ours.os});
+    let mut cases = naming(&ours, house.seconds(60));
+    cases.push(("POST compute/instances", on_ours, "hostID"));
+    cases.push(("POST compute/instances", with_ours, "osID"));
+    for (what, body, field) in cases {
+        let what = what
+            .replace("{instance}", &instance)
+            .replace("{host}", &host);
+        let (status, problem) = theirs(&house, &what, body).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
         assert_eq!(problem["code"], "FailedPrecondition", "{what}: {problem}");
         assert_eq!(problem["field"], field, "{what}: {problem}");
@@ -189,6 +216,14 @@ async fn filters_by_ids_of_another_project_find_nothing() {
         format!(
             "GET /v1/projects/theirs/compute/schedules?hostId={}",
             ours.host
+        ),
+        format!(
+            "GET /v1/projects/theirs/compute/schedules?siteId={}",
+            ours.site
+        ),
+        format!(
+            "GET /v1/projects/theirs/schedules/repeated?regionId={}",
+            ours.region
         ),
         format!("GET /v1/projects/theirs/os-update-runs?filter={by_instance}"),
     ] {

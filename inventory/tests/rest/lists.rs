@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::house::House;
+use crate::house::{House, nightly};
 
 async fn register(house: &House, count: usize) {
     for n in 0..count {
@@ -85,6 +85,13 @@ async fn a_parameter_that_would_change_the_answer_is_understood_or_refused() {
         ),
         ("compute/schedules?hostId=x", "hostId"),
         ("compute/schedules?unixEpoch=1", "unixEpoch"),
+        (
+            "schedules/repeated?siteId=site-00000001&regionId=region-00000001",
+            "regionId",
+        ),
+        ("regions?showTotalSites=maybe", "showTotalSites"),
+        ("sites?filter=name%3D%22x%22", "filter"),
+        ("assignments?pageSize=0", "pageSize"),
     ] {
         let (status, problem) = house.ours(&format!("GET {query}"), None).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}");
@@ -108,16 +115,53 @@ async fn runs_are_filtered_by_their_instance() {
 }
 
 #[tokio::test]
-async fn schedules_are_listed_by_host() {
+async fn schedules_are_listed_by_what_they_are_for_and_inherited_from_above() {
     let house = House::new().await;
     let things = house.furnish().await;
-    let of_it = house
-        .ok(
-            &format!("GET compute/schedules?hostId={}", things.host),
-            None,
-        )
-        .await;
-    assert_eq!(of_it["totalElements"], 1);
+    let inner = json!({"name": "swabia", "parentId": things.region});
+    let inner = house.ok("POST regions", Some(inner)).await["resourceId"].clone();
+    let other = json!({"name": "bonn", "regionId": inner});
+    let other = house.ok("POST sites", Some(other)).await["resourceId"].clone();
+    let mut of_region = nightly("");
+    of_region["targetRegionId"] = json!(things.region);
+    of_region["name"] = json!("of the region");
+    house.ok("POST schedules/repeated", Some(of_region)).await;
+
+    let names = async |query: String| {
+        let answer = house
+            .ok(&format!("GET compute/schedules?{query}"), None)
+            .await;
+        let mut names = Vec::new();
+        for kind in ["singleSchedules", "repeatedSchedules"] {
+            for schedule in answer[kind].as_array().expect("a list") {
+                names.push(schedule["name"].as_str().expect("a name").to_owned());
+            }
+        }
+        assert_eq!(answer["totalElements"], names.len(), "{query}");
+        names.sort();
+        names
+    };
+    let (host, site, region) = (&things.host, &things.site, &things.region);
+    let all = ["every night", "of the region", "tonight"];
+    assert_eq!(names(format!("hostId={host}")).await, all);
+    assert_eq!(names(format!("siteId={site}")).await, all[..2]);
+    let other = other.as_str().expect("an id");
+    assert_eq!(names(format!("siteId={other}")).await, all[1..2]);
+    assert_eq!(names(format!("regionId={region}")).await, all[1..2]);
+    let inner = inner.as_str().expect("an id");
+    assert_eq!(names(format!("regionId={inner}")).await, all[1..2]);
+
+    let list = format!("GET schedules/repeated?hostId={host}");
+    let both = house.ok(&list, None).await;
+    let second = house.ok(&format!("{list}&pageSize=1&offset=1"), None).await;
+    assert_eq!(
+        second["repeatedSchedules"],
+        json!([both["repeatedSchedules"][1]])
+    );
+    assert_eq!(
+        (&second["totalElements"], &second["hasNext"]),
+        (&json!(2), &json!(false))
+    );
     let of_none = house
         .ok("GET schedules/single?hostId=host-00000000", None)
         .await;

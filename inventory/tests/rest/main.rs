@@ -5,6 +5,8 @@ mod house;
 mod input;
 mod isolation;
 mod lists;
+mod places;
 mod statuses;
 mod story;
 mod things;
+mod wanted;

@@ -7,7 +7,7 @@ use axum::http::{Request, StatusCode};
 use evenkeel_inventory::document;
 use serde_json::{Value, json};
 
-use crate::house::{House, Things, Who, os_body, read};
+use crate::house::{House, Things, Who, nightly, os_body, read};
 
 /// Every operation of the document: method, path, operation.
 pub fn operations() -> Vec<(String, String, Value)> {
@@ -35,6 +35,23 @@ pub fn body(operation: &Value, things: &Things, house: &House) -> Option<Value> 
             "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "startSeconds": house.seconds(60),
             "targetHostId": things.host,
         }),
+        "put_single_schedule" | "patch_single_schedule" => json!({
+            "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "startSeconds": house.seconds(90),
+            "targetHostId": things.host,
+        }),
+        "create_repeated_schedule" | "put_repeated_schedule" | "patch_repeated_schedule" => {
+            nightly(&things.site)
+        }
+        "create_region" | "put_region" | "patch_region" => json!({"name": "north"}),
+        "create_site" => json!({"name": "bonn"}),
+        "put_site" | "patch_site" => {
+            json!({"name": "bonn", "regionId": things.region})
+        }
+        "put_host" | "patch_host" => json!({"name": "edge-01", "siteId": things.site}),
+        "put_assignment" => json!({"osUpdatePolicyId": things.policy, "maxConcurrent": 3}),
+        "put_pause" => json!({"reason": "a storm"}),
+        "put_order" => json!({"kind": "cancel", "reason": "not today"}),
+        "put_settings" => json!({"retentionDays": 7}),
         "create_join_token" => json!({}),
         other => panic!("no body for {other}"),
     })
@@ -45,10 +62,15 @@ fn rank(method: &str, path: &str) -> usize {
     let order = [
         "os-update-runs",
         "schedules",
+        "/order",
+        "assignments",
+        "pauses",
         "instances",
         "policies",
         "hosts",
         "compute/os",
+        "sites",
+        "regions",
         "{projectName}",
     ];
     match method {
@@ -67,6 +89,7 @@ fn rank(method: &str, path: &str) -> usize {
 async fn every_path_method_and_role_has_its_status() {
     let house = House::new().await;
     let things = house.furnish().await;
+    house.want(&things).await;
     let everybody = [
         Who::Nobody,
         Who::Node,
@@ -127,6 +150,11 @@ async fn an_id_of_another_kind_is_a_bad_request_and_an_unknown_one_is_not_found(
         assert_eq!(got.as_u16(), status, "{id}");
         assert_eq!(problem["message"], message);
     }
+}
+
+#[tokio::test]
+async fn what_is_not_found_is_called_as_the_ancestor_calls_it() {
+    let house = House::new().await;
     for (path, message) in [
         (
             "compute/instances/inst-00000000",
@@ -151,6 +179,18 @@ async fn an_id_of_another_kind_is_a_bad_request_and_an_unknown_one_is_not_found(
         (
             "schedules/single/singlesche-00000000",
             "single_schedule_resource not found",
+        ),
+        (
+            "schedules/repeated/repeatedsche-00000000",
+            "repeated_schedule_resource not found",
+        ),
+        ("regions/region-00000000", "region_resource not found"),
+        ("sites/site-00000000", "site_resource not found"),
+        ("assignments/site-00000000", "assignment not found"),
+        ("assignments/project", "assignment not found"),
+        (
+            "compute/instances/inst-00000000/order",
+            "instance_resource not found",
         ),
         (
             "join-tokens/jointoken-00000000",

@@ -15,7 +15,12 @@ async fn a_project_is_furnished_and_told() {
         .await;
     assert_eq!(host["name"], "edge-01");
     assert_eq!(host["desiredState"], "HOST_STATE_ONBOARDED");
-    assert_eq!(host["site"], Value::Null);
+    assert_eq!(host["siteId"], things.site.as_str());
+    assert_eq!(host["site"]["region"]["name"], "south");
+    assert_eq!(
+        host["inheritedMetadata"],
+        json!([{"key": "country", "value": "de"}])
+    );
     assert_eq!(host["memoryBytes"], "0");
     assert_eq!(host["instance"]["resourceId"], things.instance.as_str());
     assert_eq!(host["instance"]["host"], Value::Null);
@@ -30,14 +35,20 @@ async fn a_project_is_furnished_and_told() {
     assert_eq!(instance["host"]["name"], "edge-01");
     assert_eq!(instance["osUpdatePolicyID"], "");
     assert_eq!(instance["workloadMembers"], json!([]));
+    assert_eq!(instance["host"]["site"]["name"], "ulm");
+    let effective = &instance["effectiveUpdatePolicy"];
+    assert_eq!(effective["level"], "instance");
+    assert_eq!(effective["assignedTo"], things.instance.as_str());
 
     let schedules = house.ok("GET compute/schedules", None).await;
-    assert_eq!(schedules["repeatedSchedules"], json!([]));
+    let nightly = &schedules["repeatedSchedules"][0];
+    assert_eq!(nightly["targetSite"]["name"], "ulm");
+    assert_eq!(nightly["timeZone"], "Europe/Berlin");
     assert_eq!(
         schedules["singleSchedules"][0]["targetHost"]["name"],
         "edge-01"
     );
-    assert_eq!(schedules["totalElements"], 1);
+    assert_eq!(schedules["totalElements"], 2);
 }
 
 #[tokio::test]
@@ -116,6 +127,10 @@ async fn the_legacy_form_reaches_the_same_things() {
         ("os_update_run", "osUpdateRuns"),
         ("schedules", "singleSchedules"),
         ("schedules/single", "singleSchedules"),
+        ("schedules/repeated", "repeatedSchedules"),
+        ("regions", "regions"),
+        ("sites", "sites"),
+        ("regions/any/sites", "sites"),
     ] {
         let request = axum::http::Request::get(format!(
             "/edge-infra.orchestrator.apis/v2/{legacy}/?pageSize=5"

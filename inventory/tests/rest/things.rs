@@ -109,6 +109,21 @@ async fn what_cannot_be_changed_yet_is_refused_with_another_value_and_taken_with
         ("", json!({"hostID": null}), "hostID"),
         ("", json!({"kind": 7}), "kind"),
         ("?fieldMask=osID", json!({}), "osID"),
+        (
+            "",
+            json!({"securityFeature": "SECURITY_FEATURE_NONE"}),
+            "securityFeature",
+        ),
+        (
+            "",
+            json!({"localAccountID": "localaccount-00000001"}),
+            "localAccountID",
+        ),
+        (
+            "",
+            json!({"customConfigID": ["customconfig-00000001"]}),
+            "customConfigID",
+        ),
     ] {
         let what = format!("PATCH {path}{query}");
         let (status, problem) = house.ours(&what, Some(body)).await;
@@ -124,7 +139,9 @@ async fn what_cannot_be_changed_yet_is_refused_with_another_value_and_taken_with
     let mut body = before.clone();
     body["name"] = json!("renamed");
     // What is read holds no policy's id: it would take the policy away.
-    let what = format!("PATCH {path}?fieldMask=name,kind,hostID,osID");
+    let what = format!(
+        "PATCH {path}?fieldMask=name,kind,hostID,osID,localAccountID,customConfigID,securityFeature"
+    );
     let renamed = house.ok(&what, Some(body)).await;
     assert_eq!(renamed["name"], "renamed");
 }

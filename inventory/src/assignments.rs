@@ -1,0 +1,156 @@
+//! `assignments`: what gets which policy, and how fast.
+
+use axum::extract::State;
+use evenkeel_api::Empty;
+use evenkeel_api::assignment::{AssignmentInput, AssignmentList, AssignmentResource};
+use evenkeel_domain::assignment::{Limits, Scope};
+use evenkeel_domain::id::{PolicyId, parse_id};
+use evenkeel_store::assignments::{self, Assignment};
+use evenkeel_store::{Conflict, StoreError, Tx, hosts, instances, policies, regions, sites};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use crate::App;
+use crate::call::{Call, named_of_path};
+use crate::extract::{Json, Params, Path};
+use crate::listing::{ListParams, envelope, page};
+use crate::problem::Problem;
+use crate::shape::{Answer, InProject};
+
+const WHAT: &str = "assignment";
+
+/// What a policy is assigned to.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct Target {
+    /// The name of the project.
+    #[serde(rename = "projectName")]
+    _project_name: String,
+    /// The id of an instance, host, site or region, or `project`.
+    target: String,
+}
+
+/// List the assignments.
+#[utoipa::path(
+    get, path = "/v1/projects/{projectName}/assignments", tag = "assignments", params(InProject, ListParams),
+    responses((status = 200, description = "The assignments, nearest kind first.", body = AssignmentList), Problem),
+)]
+pub async fn list_assignments(
+    State(app): State<App>,
+    call: Call,
+    params: Params,
+) -> Answer<AssignmentList> {
+    params.refuse(&["filter", "orderBy"])?;
+    let page = page(&params)?;
+    let tx = app.read(&call).await?;
+    let listed = assignments::list(&tx, page, app.clock.now()).await?;
+    tx.commit().await?;
+    let (total_elements, has_next) = envelope(&listed, page);
+    Ok(Json(AssignmentList {
+        assignments: listed.items.iter().map(resource).collect(),
+        total_elements,
+        has_next,
+    }))
+}
+
+/// Show what is assigned to something itself.
+#[utoipa::path(
+    get, path = "/v1/projects/{projectName}/assignments/{target}", tag = "assignments", params(Target),
+    responses((status = 200, description = "The assignment.", body = AssignmentResource), Problem),
+)]
+pub async fn get_assignment(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Target>,
+) -> Answer<AssignmentResource> {
+    let tx = app.read(&call).await?;
+    let scope = scope(&path)?;
+    let found = assignments::find(&tx, scope, app.clock.now()).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&found)))
+}
+
+/// Assign a policy, in place of the one that was assigned to the same. The count of failures begins anew.
+#[utoipa::path(
+    put, path = "/v1/projects/{projectName}/assignments/{target}", tag = "assignments", params(Target),
+    request_body = AssignmentInput,
+    responses((status = 200, description = "The assignment.", body = AssignmentResource), Problem),
+)]
+pub async fn put_assignment(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Target>,
+    Json(body): Json<AssignmentInput>,
+) -> Answer<AssignmentResource> {
+    let tx = app.write(&call).await?;
+    let scope = scope(&path)?;
+    let policy: PolicyId = parse_id("osUpdatePolicyId", &body.os_update_policy_id)?;
+    let limits = Limits::parse(body.max_concurrent, body.stop_after_failures)?;
+    check(&tx, scope, policy).await?;
+    let now = app.clock.now();
+    assignments::set(&tx, scope, policy, limits, now).await?;
+    let made = assignments::find(&tx, scope, now).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&made)))
+}
+
+/// Take back what is assigned to something itself.
+#[utoipa::path(
+    delete, path = "/v1/projects/{projectName}/assignments/{target}", tag = "assignments", params(Target),
+    responses((status = 200, description = "It is taken back.", body = Empty), Problem),
+)]
+pub async fn delete_assignment(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Target>,
+) -> Answer<Empty> {
+    let tx = app.write(&call).await?;
+    // What is there is read under the lock, so that of two changes at once neither is lost.
+    tx.write_wanted().await?;
+    let scope = scope(&path)?;
+    assignments::find(&tx, scope, app.clock.now()).await?;
+    assignments::clear(&tx, scope).await?;
+    tx.commit().await?;
+    Ok(Json(Empty {}))
+}
+
+fn scope(path: &Target) -> Result<Scope, Problem> {
+    named_of_path("target", WHAT, &path.target)
+}
+
+/// Target and policy must be there, and for a single instance the policy must be one that can be meant for it. What is
+/// wider may hold instances of either kind.
+async fn check(tx: &Tx, scope: Scope, policy: PolicyId) -> Result<(), Problem> {
+    const FIELD: &str = "osUpdatePolicyId";
+    match scope {
+        Scope::Instance(id) => {
+            let os = instances::find(tx, id).await?.summary.os;
+            crate::instances::check_fit(tx, FIELD, policy, os).await?;
+        }
+        Scope::Host(id) => drop(hosts::find(tx, id).await?),
+        Scope::Site(id) => drop(sites::find(tx, id).await?),
+        Scope::Region(id) => drop(regions::find(tx, id).await?),
+        Scope::Project => {}
+    }
+    if policies::find_many(tx, &[policy]).await?.is_empty() {
+        let missing = Conflict::Dangling {
+            what: "os_update_policy_resource",
+            field: FIELD,
+        };
+        return Err(StoreError::from(missing).into());
+    }
+    Ok(())
+}
+
+fn resource(assignment: &Assignment) -> AssignmentResource {
+    AssignmentResource {
+        target: assignment.scope.to_string(),
+        target_kind: assignment.scope.level().name().to_owned(),
+        os_update_policy_id: assignment.policy.to_string(),
+        max_concurrent: assignment.limits.max_concurrent,
+        stop_after_failures: assignment.limits.stop_after_failures,
+        slots_in_use: assignment.held,
+        failures: assignment.failures,
+        since: assignment.since,
+    }
+}
