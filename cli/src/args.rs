@@ -6,9 +6,11 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    completion::Completion, context::ContextCommand, host::HostCommand, instance::InstanceCommand,
-    join_token::JoinTokenCommand, login::Login, os::OsCommand, policy::PolicyCommand,
-    project::ProjectCommand, run::RunCommand, schedule::ScheduleCommand, update::UpdateCommand,
+    assignment::AssignmentCommand, completion::Completion, context::ContextCommand,
+    explain::Explain, host::HostCommand, instance::InstanceCommand, join_token::JoinTokenCommand,
+    login::Login, os::OsCommand, pause::Pause, pause::Resume, policy::PolicyCommand,
+    project::ProjectCommand, region::RegionCommand, run::RunCommand, schedule::ScheduleCommand,
+    site::SiteCommand, update::UpdateCommand,
 };
 use crate::time::duration;
 
@@ -95,6 +97,12 @@ pub enum Command {
     /// Projects: what belongs together and is seen by nobody else.
     #[command(subcommand)]
     Project(ProjectCommand),
+    /// Regions: areas that hold sites and other regions.
+    #[command(subcommand)]
+    Region(RegionCommand),
+    /// Sites: places that hold hosts.
+    #[command(subcommand)]
+    Site(SiteCommand),
     /// Hosts: the machines of the fleet.
     #[command(subcommand)]
     Host(HostCommand),
@@ -107,6 +115,9 @@ pub enum Command {
     /// Update policies: what should run.
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Assignments: which policy applies to what, and how fast.
+    #[command(subcommand)]
+    Assignment(AssignmentCommand),
     /// Schedules: when nodes may be changed.
     #[command(subcommand)]
     Schedule(ScheduleCommand),
@@ -116,9 +127,15 @@ pub enum Command {
     /// Update runs: what happened.
     #[command(subcommand)]
     Run(RunCommand),
-    /// What a node should do now, and why.
+    /// Say what a node should do now, why, and until when.
+    Explain(Explain),
+    /// Update nodes outside of the plan.
     #[command(subcommand)]
     Update(UpdateCommand),
+    /// Let nothing new start in the project, at a site or for a policy.
+    Pause(Pause),
+    /// Take a pause back.
+    Resume(Resume),
     /// Print a completion script for a shell.
     Completion(Completion),
     /// Print the version.

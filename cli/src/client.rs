@@ -69,14 +69,15 @@ impl Client {
         self.get_url(self.in_project(path)?).await
     }
 
-    /// Lists something of the project that fits a filter.
-    pub async fn filtered<T: DeserializeOwned>(
+    /// Reads something of the project as a parameter says, such as `filter`.
+    pub async fn get_with<T: DeserializeOwned>(
         &self,
         path: &str,
-        filter: &str,
+        name: &str,
+        value: &str,
     ) -> Result<T, Failure> {
         let mut url = self.in_project(path)?;
-        url.query_pairs_mut().append_pair("filter", filter);
+        url.query_pairs_mut().append_pair(name, value);
         self.get_url(url).await
     }
 
@@ -112,6 +113,16 @@ impl Client {
         body: &impl Serialize,
     ) -> Result<T, Failure> {
         self.send(Method::PUT, self.url(path)?, Some(body)).await
+    }
+
+    /// Puts something of the project in its place.
+    pub async fn replace<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Failure> {
+        self.send(Method::PUT, self.in_project(path)?, Some(body))
+            .await
     }
 
     /// Does something to a thing of the project.

@@ -1,16 +1,23 @@
 //! One file per noun of the command line.
 
+pub mod assignment;
 pub mod completion;
 pub mod context;
+pub mod explain;
 pub mod host;
 pub mod instance;
 pub mod join_token;
 pub mod login;
+mod names;
 pub mod os;
+pub mod pause;
 pub mod policy;
 pub mod project;
+pub mod region;
 pub mod run;
 pub mod schedule;
+pub mod settings;
+pub mod site;
 pub mod update;
 
 use std::path::Path;
@@ -57,14 +64,20 @@ async fn ask(
     let printer = &mut Printer::new(world, globals.output, globals.quiet);
     match command {
         Command::Project(command) => command.run(&client, printer).await?,
+        Command::Region(command) => command.run(&client, printer).await?,
+        Command::Site(command) => command.run(&client, printer).await?,
         Command::Host(command) => command.run(&client, printer).await?,
         Command::Instance(command) => command.run(&client, printer).await?,
         Command::Os(command) => command.run(&client, printer).await?,
         Command::Policy(command) => command.run(&client, printer).await?,
+        Command::Assignment(command) => command.run(&client, printer).await?,
+        Command::Pause(pause) => pause.run(&client, printer).await?,
+        Command::Resume(resume) => resume.run(&client, printer).await?,
         Command::Schedule(command) => command.run(&client, printer, now).await?,
         Command::JoinToken(command) => command.run(&client, printer).await?,
         Command::Run(command) => return command.run(&client, printer).await,
         Command::Update(command) => command.run(&client, printer).await?,
+        Command::Explain(explain) => explain.run(&client, printer).await?,
         Command::Context(_) | Command::Login(_) | Command::Completion(_) | Command::Version => {
             unreachable!("these ask nobody")
         }

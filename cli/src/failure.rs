@@ -66,6 +66,14 @@ pub enum Failure {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// What was asked for was done to some of the things and not to others.
+    #[error("{failed} of {all} nodes did not take the order")]
+    Partly {
+        /// To how many not.
+        failed: usize,
+        /// How many there are.
+        all: usize,
+    },
     /// The client cannot be set up.
     #[error("cannot set up the connection")]
     Setup(#[source] reqwest::Error),
@@ -106,6 +114,18 @@ impl Failure {
         matches!(self, Self::Refused { status: 404, .. })
     }
 
+    /// Whether it is about the very thing that was asked for, so that another may fare better.
+    #[must_use]
+    pub fn is_about_the_thing(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused {
+                status: 400 | 404 | 409 | 422,
+                ..
+            }
+        )
+    }
+
     /// What to do about it.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
@@ -130,6 +150,9 @@ impl Failure {
             Self::Refused { status: 500.., server, .. } => {
                 Some(format!("this is a fault of the server at {server}; its log says more"))
             }
+            Self::Partly { .. } => Some(
+                "the answer says why, node by node; name those again once that is mended".to_owned(),
+            ),
             Self::Refused { field: Some(field), .. } => Some(format!("look at `{field}`")),
             _ => None,
         }

@@ -7,6 +7,7 @@ pub mod args;
 mod client;
 mod commands;
 pub mod contexts;
+mod degrees;
 pub mod failure;
 mod resource;
 mod time;
@@ -26,7 +27,7 @@ pub struct World<'a> {
     pub out: &'a mut dyn Write,
     /// Where remarks go that are no answers.
     pub notes: &'a mut dyn Write,
-    /// Where a token may come from.
+    /// Where a token or the answer to a question may come from.
     pub input: &'a mut dyn Read,
     /// The clock.
     pub clock: &'a dyn Clock,
@@ -53,6 +54,8 @@ pub struct Environment {
     pub terminal: bool,
     /// Whether that person wants colours.
     pub colour: bool,
+    /// Whether somebody is there to answer a question.
+    pub interactive: bool,
 }
 
 /// How a command ended that could be run.

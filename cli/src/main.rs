@@ -54,6 +54,7 @@ fn environment() -> Environment {
             .map(Secret::new),
         terminal,
         colour: terminal && given("NO_COLOR").is_none(),
+        interactive: io::stdin().is_terminal() && io::stderr().is_terminal(),
     }
 }
 

@@ -26,6 +26,14 @@ pub trait Resource: Serialize + DeserializeOwned {
     /// The answer that lists them.
     type List: DeserializeOwned;
 
+    /// Whether a text has the form of its ids.
+    fn is_id(text: &str) -> bool {
+        is_id(Self::PREFIX, text)
+    }
+    /// Where the one with this id is.
+    fn address(id: &str) -> String {
+        format!("{}/{id}", Self::PATH)
+    }
     /// The things of a list.
     fn items(list: Self::List) -> Vec<Self>;
     /// Its id.
@@ -54,7 +62,7 @@ pub async fn all<R: Resource>(client: &Client) -> Result<Vec<R>, Failure> {
 
 /// The id of the thing that a person means by an id or a name.
 pub async fn id_of<R: Resource>(client: &Client, text: &str) -> Result<String, Failure> {
-    if is_id(R::PREFIX, text) {
+    if R::is_id(text) {
         return Ok(text.to_owned());
     }
     refuse_empty::<R>(text)?;
@@ -68,7 +76,7 @@ pub async fn id_of<R: Resource>(client: &Client, text: &str) -> Result<String, F
 /// The thing that a person means by an id or a name, in full.
 pub async fn find<R: Resource>(client: &Client, text: &str) -> Result<R, Failure> {
     let id = id_of::<R>(client, text).await?;
-    let found = client.get(&format!("{}/{id}", R::PATH)).await;
+    let found = client.get(&R::address(&id)).await;
     found.map_err(|error| {
         if error.is_not_found() {
             nothing::<R>(text)
@@ -81,7 +89,7 @@ pub async fn find<R: Resource>(client: &Client, text: &str) -> Result<R, Failure
 /// Deletes the thing that a person means and answers with its id.
 pub async fn delete<R: Resource>(client: &Client, text: &str) -> Result<String, Failure> {
     let id = id_of::<R>(client, text).await?;
-    let done = client.delete(&format!("{}/{id}", R::PATH)).await;
+    let done = client.delete(&R::address(&id)).await;
     done.map_err(|error| match (&error, R::FREE) {
         (error, _) if error.is_not_found() => nothing::<R>(text),
         (Failure::Refused { code, message, .. }, Some(free)) if code == "FailedPrecondition" => {

@@ -1,13 +1,13 @@
 //! Shows answers: as a table for people, as JSON or YAML for programs.
 
-use std::io::Write;
+use std::io::{Read, Write};
 
 use comfy_table::{Attribute, Color, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::args::Format;
 use crate::resource::Resource;
-use crate::{Failure, World};
+use crate::{Environment, Failure, World};
 
 /// One place of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -112,10 +112,11 @@ struct PageTable {
 /// Shows answers in the form that was asked for.
 pub struct Printer<'a> {
     out: &'a mut dyn Write,
+    notes: &'a mut dyn Write,
+    input: &'a mut dyn Read,
     format: Format,
     quiet: bool,
-    terminal: bool,
-    colour: bool,
+    environment: &'a Environment,
 }
 
 impl std::fmt::Debug for Printer<'_> {
@@ -131,11 +132,30 @@ impl<'a> Printer<'a> {
     pub fn new(world: &'a mut World<'_>, format: Format, quiet: bool) -> Self {
         Self {
             out: &mut *world.out,
+            notes: &mut *world.notes,
+            input: &mut *world.input,
             format,
             quiet,
-            terminal: world.environment.terminal,
-            colour: world.environment.colour,
+            environment: &world.environment,
         }
+    }
+
+    /// Whether somebody is there to answer a question.
+    pub fn may_ask(&self) -> bool {
+        self.environment.interactive
+    }
+
+    /// Asks a question that is answered with yes or no. No answer is no.
+    pub fn ask(&mut self, question: &str) -> Result<bool, Failure> {
+        write!(self.notes, "{question} [y/N] ")?;
+        self.notes.flush()?;
+        let mut answer = Vec::new();
+        let mut byte = [0];
+        while answer.len() < 100 && self.input.read(&mut byte)? == 1 && byte[0] != b'\n' {
+            answer.push(byte[0]);
+        }
+        let answer = String::from_utf8_lossy(&answer).trim().to_lowercase();
+        Ok(matches!(answer.as_str(), "y" | "yes"))
     }
 
     /// Whether a person reads along.
@@ -257,7 +277,7 @@ impl<'a> Printer<'a> {
 
     fn paint(&self, cell: &Cell) -> String {
         let code = match cell.tone {
-            _ if !self.colour => return cell.text.clone(),
+            _ if !self.environment.colour => return cell.text.clone(),
             Tone::Plain => return cell.text.clone(),
             Tone::Good => 32,
             Tone::Busy => 33,
@@ -269,12 +289,12 @@ impl<'a> Printer<'a> {
     fn table(&mut self, header: &[&str], rows: Vec<Vec<Cell>>) -> Result<(), Failure> {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
-        if self.terminal {
+        if self.environment.terminal {
             table.set_content_arrangement(ContentArrangement::Dynamic);
         } else {
             table.force_no_tty();
         }
-        if self.colour {
+        if self.environment.colour {
             table.enforce_styling();
         }
         let bold = |title: &&str| comfy_table::Cell::new(title).add_attribute(Attribute::Bold);

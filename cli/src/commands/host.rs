@@ -3,7 +3,10 @@
 use clap::Subcommand;
 use evenkeel_api::host::{HostList, HostRegister, HostResource};
 use evenkeel_api::instance::InstanceResource;
+use evenkeel_api::site::SiteResource;
+use serde::Serialize;
 
+use super::site;
 use crate::Failure;
 use crate::client::Client;
 use crate::resource::{self, Resource};
@@ -32,6 +35,24 @@ pub enum HostCommand {
         /// The vendor's serial number.
         #[arg(long)]
         serial: Option<String>,
+        /// The site that it will stand at, by its id or name.
+        #[arg(long)]
+        site: Option<String>,
+    },
+    /// Say what a host is called and where it stands.
+    #[command(group = clap::ArgGroup::new("what").args(["name", "site", "no_site"]).required(true).multiple(true))]
+    Set {
+        /// Its id or name.
+        host: String,
+        /// What to call it from now on.
+        #[arg(long)]
+        name: Option<String>,
+        /// The site that it stands at, by its id or name.
+        #[arg(long)]
+        site: Option<String>,
+        /// It stands at no site.
+        #[arg(long, conflicts_with = "site")]
+        no_site: bool,
     },
     /// Delete a host.
     Delete {
@@ -50,16 +71,44 @@ impl HostCommand {
             Self::Get { host } => {
                 printer.one(&resource::find::<HostResource>(client, &host).await?)
             }
-            Self::Register { name, uuid, serial } => {
+            Self::Register {
+                name,
+                uuid,
+                serial,
+                site,
+            } => {
                 let body = HostRegister {
                     name,
                     uuid: uuid.unwrap_or_default(),
                     serial_number: serial.unwrap_or_default(),
+                    site_id: site_id(client, site.as_deref()).await?.unwrap_or_default(),
                     auto_onboard: true,
                     ..HostRegister::default()
                 };
                 let made: HostResource = client.post("compute/hosts/register", &body).await?;
                 printer.one(&made)
+            }
+            Self::Set {
+                host,
+                name,
+                site,
+                no_site,
+            } => {
+                let id = resource::id_of::<HostResource>(client, &host).await?;
+                let site = site_id(client, site.as_deref()).await?;
+                let body = HostPatch {
+                    name,
+                    site_id: site.or_else(|| no_site.then(String::new)),
+                };
+                let changed = client.patch(&HostResource::address(&id), &body).await;
+                let changed: HostResource = changed.map_err(|error| {
+                    if error.is_not_found() {
+                        resource::nothing::<HostResource>(&host)
+                    } else {
+                        error
+                    }
+                })?;
+                printer.one(&changed)
             }
             Self::Delete {
                 host,
@@ -80,6 +129,25 @@ impl HostCommand {
     }
 }
 
+/// What is to change of a host; what is not there stays as it is.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct HostPatch {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    site_id: Option<String>,
+}
+
+async fn site_id(client: &Client, site: Option<&str>) -> Result<Option<String>, Failure> {
+    match site {
+        None => Ok(None),
+        Some(text) => resource::id_of::<SiteResource>(client, text)
+            .await
+            .map(Some),
+    }
+}
+
 impl Resource for HostResource {
     const NOUN: &'static str = "host";
     const WORD: &'static str = "host";
@@ -88,8 +156,16 @@ impl Resource for HostResource {
     const PATH: &'static str = "compute/hosts";
     const FREE: Option<&'static str> =
         Some("delete what runs on it as well: `evenkeel host delete HOST --with-instance`");
-    const HEADER: &'static [&'static str] =
-        &["ID", "NAME", "STATE", "STATUS", "OS", "UPDATE", "AVAILABLE"];
+    const HEADER: &'static [&'static str] = &[
+        "ID",
+        "NAME",
+        "SITE",
+        "STATE",
+        "STATUS",
+        "OS",
+        "UPDATE",
+        "AVAILABLE",
+    ];
     type List = HostList;
 
     fn items(list: HostList) -> Vec<Self> {
@@ -114,6 +190,7 @@ impl Resource for HostResource {
         vec![
             self.resource_id.clone().into(),
             self.name.clone().into(),
+            place(self).into(),
             state(self).into(),
             Cell::toned(self.host_status.clone(), self.host_status_indicator.into()),
             os.into(),
@@ -130,6 +207,7 @@ impl Resource for HostResource {
         page.field("id", self.resource_id.clone())
             .field("name", self.name.clone())
             .field("hostname", self.hostname.clone())
+            .field("site", place(self))
             .field("state", state(self))
             .field("wanted", word(self.desired_state.as_str()))
             .field(
@@ -184,6 +262,14 @@ fn word(text: &str) -> String {
 
 fn state(host: &HostResource) -> String {
     word(host.current_state.as_str())
+}
+
+/// Where it stands.
+fn place(host: &HostResource) -> String {
+    host.site
+        .as_ref()
+        .map_or(&*host.site_id, site::label)
+        .to_owned()
 }
 
 /// How much could be updated.

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use evenkeel_api::host::HostResource;
 use evenkeel_api::instance::{
-    InstanceInput, InstanceKind, InstanceList, InstancePatch, InstanceResource,
+    InstanceCondition, InstanceInput, InstanceKind, InstanceList, InstancePatch, InstanceResource,
 };
 use evenkeel_api::os::{OperatingSystemResource, SecurityFeature};
 use evenkeel_api::policy::OsUpdatePolicy;
@@ -12,8 +12,8 @@ use super::host::available;
 use crate::Failure;
 use crate::client::Client;
 use crate::resource::{self, Resource, is_id};
-use crate::time::{show_option, show_seconds};
-use crate::view::{Cell, Page, Printer};
+use crate::time::{show, show_option, show_seconds};
+use crate::view::{Cell, Page, Printer, Tone};
 
 /// Instances: what runs on hosts.
 #[derive(Debug, Subcommand)]
@@ -136,7 +136,18 @@ pub async fn meant(client: &Client, text: &str) -> Result<String, Failure> {
         .iter()
         .filter(is_meant)
         .map(|instance| instance.resource_id.clone());
-    resource::only::<InstanceResource>(text, ids.collect())
+    let ids: Vec<_> = ids.collect();
+    if ids.is_empty() && resource::id_of::<HostResource>(client, text).await.is_ok() {
+        return Err(nothing_runs(text));
+    }
+    resource::only::<InstanceResource>(text, ids)
+}
+
+fn nothing_runs(host: &str) -> Failure {
+    Failure::usage_with(
+        format!("nothing runs on host `{host}` yet"),
+        "enrol it (`evenkeel-agent enroll`), or make its instance with `evenkeel instance create`",
+    )
 }
 
 /// The host that a person means, and the id of what runs on it.
@@ -146,12 +157,7 @@ pub async fn of_host(client: &Client, text: &str) -> Result<(HostResource, Strin
         .instance
         .as_ref()
         .map(|instance| instance.resource_id.clone());
-    let instance = instance.ok_or_else(|| {
-        Failure::usage_with(
-            format!("nothing runs on host `{text}` yet"),
-            "enrol it (`evenkeel-agent enroll`), or make its instance with `evenkeel instance create`",
-        )
-    })?;
+    let instance = instance.ok_or_else(|| nothing_runs(text))?;
     Ok((host, instance))
 }
 
@@ -187,11 +193,7 @@ impl Resource for InstanceResource {
                 .map(|os| os.name.clone())
                 .unwrap_or_default()
                 .into(),
-            self.update_policy
-                .as_ref()
-                .map(|policy| policy.name.clone())
-                .unwrap_or_default()
-                .into(),
+            policy(self).into(),
             Cell::toned(
                 self.update_status.clone(),
                 self.update_status_indicator.into(),
@@ -202,8 +204,6 @@ impl Resource for InstanceResource {
 
     fn page(&self) -> Page {
         let mut page = Page::default();
-        let policy = self.update_policy.as_ref();
-        let policy = policy.map(|policy| format!("{} ({})", policy.name, policy.resource_id));
         page.field("id", self.resource_id.clone())
             .field("name", self.name.clone())
             .field("host", host(self))
@@ -214,7 +214,7 @@ impl Resource for InstanceResource {
                     .map(|os| os.name.clone())
                     .unwrap_or_default(),
             )
-            .field("policy", policy.unwrap_or_default())
+            .field("policy", whole_policy(self))
             .field(
                 "status",
                 Cell::toned(
@@ -234,9 +234,48 @@ impl Resource for InstanceResource {
             .field(
                 "created",
                 show_option(self.timestamps.as_ref().map(|times| times.created_at)),
+            )
+            .table(
+                "Conditions:",
+                CONDITIONS,
+                self.conditions.iter().map(row_of_condition).collect(),
             );
         page
     }
+}
+
+/// The titles of [`row_of_condition`].
+pub const CONDITIONS: &[&str] = &["TYPE", "SINCE", "MESSAGE"];
+
+/// What people should know about an instance although nothing failed.
+pub fn row_of_condition(condition: &InstanceCondition) -> Vec<Cell> {
+    vec![
+        Cell::toned(condition.kind.clone(), Tone::Busy),
+        show(condition.since).into(),
+        condition.message.clone().into(),
+    ]
+}
+
+/// The name of the policy that applies.
+fn policy(instance: &InstanceResource) -> String {
+    let own = instance.update_policy.as_ref().map(|policy| &policy.name);
+    let applies = instance.effective_update_policy.as_ref();
+    applies
+        .map(|policy| &policy.name)
+        .or(own)
+        .cloned()
+        .unwrap_or_default()
+}
+
+/// The policy that applies and where it comes from.
+fn whole_policy(instance: &InstanceResource) -> String {
+    if let Some(policy) = &instance.effective_update_policy {
+        let (name, id, level) = (&policy.name, &policy.resource_id, &policy.level);
+        return format!("{name} ({id}), assigned to the {level}");
+    }
+    let own = instance.update_policy.as_ref();
+    own.map(|policy| format!("{} ({})", policy.name, policy.resource_id))
+        .unwrap_or_default()
 }
 
 /// The name of the host and its id, as far as they are known.

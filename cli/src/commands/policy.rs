@@ -44,7 +44,7 @@ pub struct CreatePolicy {
     #[arg(required_unless_present = "file")]
     name: Option<String>,
     /// A policy as YAML, as the ancestor's command line takes it.
-    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "latest", "packages", "sources", "kernel_command", "target_os", "description"])]
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "latest", "packages", "sources", "kernel_command", "target_os", "description", "allow_downgrade", "offline_days"])]
     file: Option<PathBuf>,
     /// Whatever is newest: every package, or the newest image.
     #[arg(long, conflicts_with_all = ["packages", "sources", "kernel_command", "target_os"])]
@@ -68,6 +68,13 @@ pub struct CreatePolicy {
     /// For people.
     #[arg(long, default_value = "", hide_default_value = true)]
     description: String,
+    /// Older packages or an older image may replace newer ones.
+    #[arg(long)]
+    allow_downgrade: bool,
+    /// For how many days a node that cannot reach the server may go by leave that it was given ahead, 0 for never
+    /// [default: 7].
+    #[arg(long, value_name = "N")]
+    offline_days: Option<u32>,
 }
 
 impl PolicyCommand {
@@ -107,6 +114,8 @@ impl CreatePolicy {
             update_sources: spec.update_sources,
             update_kernel_command: spec.update_kernel_command,
             target_os_id,
+            allow_downgrade: spec.allow_downgrade,
+            offline_days: spec.offline_days,
         })
     }
 
@@ -124,6 +133,8 @@ impl CreatePolicy {
             update_packages: self.packages.join("\n"),
             update_kernel_command: self.kernel_command.unwrap_or_default(),
             update_sources: sources?,
+            allow_downgrade: self.allow_downgrade,
+            offline_days: self.offline_days,
         })
     }
 }
@@ -156,6 +167,10 @@ struct PolicySpec {
     update_kernel_command: String,
     #[serde(default)]
     update_sources: Vec<String>,
+    #[serde(default)]
+    allow_downgrade: bool,
+    #[serde(default)]
+    offline_days: Option<u32>,
 }
 
 impl Resource for OsUpdatePolicy {
@@ -164,8 +179,9 @@ impl Resource for OsUpdatePolicy {
     const MANY: &'static str = "policies";
     const PREFIX: &'static str = "osupdatepolicy";
     const PATH: &'static str = "os-update-policies";
-    const FREE: Option<&'static str> =
-        Some("take its assignments away first: `evenkeel instance set-policy INSTANCE --none`");
+    const FREE: Option<&'static str> = Some(
+        "take its assignments away first: `evenkeel assignment list` shows them, `evenkeel assignment clear TARGET` takes one away",
+    );
     const HEADER: &'static [&'static str] = &["ID", "NAME", "WISH", "DESCRIPTION"];
     type List = OsUpdatePolicyList;
 
@@ -198,6 +214,15 @@ impl Resource for OsUpdatePolicy {
             .field_if("kernel", &self.update_kernel_command)
             .field_if("description", &self.description)
             .field(
+                "downgrades",
+                if self.allow_downgrade {
+                    "allowed"
+                } else {
+                    "not allowed"
+                },
+            )
+            .field("offline", offline(self.offline_days))
+            .field(
                 "created",
                 show_option(self.timestamps.as_ref().map(|times| times.created_at)),
             );
@@ -216,6 +241,15 @@ impl Resource for OsUpdatePolicy {
                 .collect(),
         );
         page
+    }
+}
+
+/// How long a node that cannot ask may go by what it was told.
+fn offline(days: u32) -> String {
+    match days {
+        0 => "never".to_owned(),
+        1 => "for a day".to_owned(),
+        days => format!("for {days} days"),
     }
 }
 

@@ -3,6 +3,7 @@
 use clap::Subcommand;
 use evenkeel_api::project::{ProjectInput, ProjectResource};
 
+use super::settings::SettingsCommand;
 use crate::Failure;
 use crate::client::Client;
 use crate::time::show_seconds;
@@ -26,6 +27,9 @@ pub enum ProjectCommand {
         #[arg(long, default_value = "", hide_default_value = true)]
         description: String,
     },
+    /// How updates are kept and planned in the project.
+    #[command(subcommand)]
+    Settings(SettingsCommand),
     /// Delete a project that holds nothing any more.
     Delete {
         /// Its name.
@@ -61,6 +65,7 @@ impl ProjectCommand {
                 let _: serde_json::Value = client.put_global(&path, &body).await?;
                 show(&client.get_global(&path).await?, printer)
             }
+            Self::Settings(command) => command.run(client, printer).await,
             Self::Delete { name } => {
                 client.delete_global(&["v1", "projects", &name]).await?;
                 printer.done("project", &name, "deleted")

@@ -62,7 +62,9 @@ impl RunCommand {
 /// The runs of one instance, latest first.
 async fn of_instance(client: &Client, instance: &str) -> Result<Vec<OsUpdateRun>, Failure> {
     let filter = format!("instance.resourceId=\"{instance}\"");
-    let list: OsUpdateRunList = client.filtered(OsUpdateRun::PATH, &filter).await?;
+    let list: OsUpdateRunList = client
+        .get_with(OsUpdateRun::PATH, "filter", &filter)
+        .await?;
     let mut runs = list.os_update_runs;
     runs.sort_by(|a, b| (b.start_time, &b.resource_id).cmp(&(a.start_time, &a.resource_id)));
     Ok(runs)

@@ -1,19 +1,30 @@
 //! `evenkeel schedule`: when nodes may be changed.
 
+mod create;
+
 use std::time::Duration;
 
-use chrono::{DateTime, TimeDelta, Utc};
-use clap::{Args, Subcommand, ValueEnum};
+use chrono::{DateTime, Utc};
+use clap::Subcommand;
 use evenkeel_api::host::HostResource;
+use evenkeel_api::region::RegionResource;
 use evenkeel_api::schedule::{
-    ScheduleList, ScheduleStatus, SingleScheduleInput, SingleScheduleList, SingleScheduleResource,
+    RepeatedScheduleResource, ScheduleList, ScheduleStatus, SingleScheduleResource,
 };
+use evenkeel_api::site::SiteResource;
+use serde::{Deserialize, Deserializer, Serialize, de};
 
+use self::create::CreateSchedule;
 use crate::Failure;
 use crate::client::Client;
-use crate::resource::{self, Resource};
-use crate::time::{Moment, duration, show_option, show_seconds};
+use crate::resource::{self, Resource, is_id};
+use crate::time::{show_option, show_seconds};
 use crate::view::{Cell, Page, Printer};
+
+const SINGLE: &str = "singlesche";
+const SINGLE_PATH: &str = "schedules/single";
+const REPEATED: &str = "repeatedsche";
+const REPEATED_PATH: &str = "schedules/repeated";
 
 /// Schedules: when nodes may be changed.
 #[derive(Debug, Subcommand)]
@@ -26,43 +37,12 @@ pub enum ScheduleCommand {
         schedule: String,
     },
     /// Make a schedule.
-    Create(CreateSchedule),
+    Create(Box<CreateSchedule>),
     /// Delete a schedule.
     Delete {
         /// Its id or name.
         schedule: String,
     },
-}
-
-/// Make a schedule. All times are UTC unless they say otherwise.
-#[derive(Debug, Args)]
-pub struct CreateSchedule {
-    /// What to call it.
-    name: String,
-    /// When it opens: `now`, a span such as `+30m`, or a time such as `2026-01-31T22:00:00Z`.
-    #[arg(long)]
-    start: Moment,
-    /// When it closes, given like --start [default: it stays open].
-    #[arg(long, conflicts_with = "duration")]
-    end: Option<Moment>,
-    /// How long it stays open, such as `2h`.
-    #[arg(long, value_parser = duration, value_name = "SPAN")]
-    duration: Option<Duration>,
-    /// The host it is meant for, by its id or name.
-    #[arg(long)]
-    host: String,
-    /// What it is for.
-    #[arg(long = "for", value_enum, default_value_t = Purpose::Update)]
-    purpose: Purpose,
-}
-
-/// What a schedule is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Purpose {
-    /// Nodes may be updated.
-    Update,
-    /// People work on the node; it is not updated for that.
-    Maintenance,
 }
 
 impl ScheduleCommand {
@@ -72,140 +52,201 @@ impl ScheduleCommand {
         printer: &mut Printer<'_>,
         now: DateTime<Utc>,
     ) -> Result<(), Failure> {
-        type Single = SingleScheduleResource;
         match self {
-            Self::List => {
-                let list: ScheduleList = client.get("compute/schedules").await?;
-                printer.list(&list.single_schedules)
-            }
+            Self::List => printer.list(&resource::all::<Schedule>(client).await?),
             Self::Get { schedule } => {
-                printer.one(&resource::find::<Single>(client, &schedule).await?)
+                printer.one(&resource::find::<Schedule>(client, &schedule).await?)
             }
-            Self::Create(create) => {
-                let body = create.input(client, now).await?;
-                let made: Single = client.post(Single::PATH, &body).await?;
-                printer.one(&made)
-            }
+            Self::Create(create) => printer.one(&create.run(client, now).await?),
             Self::Delete { schedule } => {
-                let id = resource::delete::<Single>(client, &schedule).await?;
-                printer.done(Single::WORD, &id, "deleted")
+                let id = resource::delete::<Schedule>(client, &schedule).await?;
+                printer.done(Schedule::WORD, &id, "deleted")
             }
         }
     }
 }
 
-impl CreateSchedule {
-    async fn input(
-        self,
-        client: &Client,
-        now: DateTime<Utc>,
-    ) -> Result<SingleScheduleInput, Failure> {
-        let start = self.start.instant(now);
-        let end = match (self.end, self.duration) {
-            (Some(end), _) => Some(end.instant(now)),
-            (None, Some(length)) => {
-                let length = TimeDelta::from_std(length).unwrap_or(TimeDelta::MAX);
-                Some(
-                    start
-                        .checked_add_signed(length)
-                        .unwrap_or(DateTime::<Utc>::MAX_UTC),
-                )
-            }
-            (None, None) => None,
+/// A schedule of either kind.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Schedule {
+    /// It opens once.
+    Single(Box<SingleScheduleResource>),
+    /// It opens again and again.
+    Repeated(Box<RepeatedScheduleResource>),
+}
+
+impl<'de> Deserialize<'de> for Schedule {
+    /// The id says which kind it is.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = serde_json::Value::deserialize(deserializer)?;
+        let is_repeated = value["resourceId"]
+            .as_str()
+            .is_some_and(|id| is_id(REPEATED, id));
+        let read = if is_repeated {
+            serde_json::from_value(value).map(Self::Repeated)
+        } else {
+            serde_json::from_value(value).map(Self::Single)
         };
-        Ok(SingleScheduleInput {
-            name: self.name,
-            schedule_status: match self.purpose {
-                Purpose::Update => ScheduleStatus::OsUpdate,
-                Purpose::Maintenance => ScheduleStatus::Maintenance,
-            },
-            start_seconds: seconds("--start", start)?,
-            end_seconds: end.map(|end| seconds("--end", end)).transpose()?,
-            target_host_id: resource::id_of::<HostResource>(client, &self.host).await?,
-            ..SingleScheduleInput::default()
-        })
+        read.map_err(de::Error::custom)
     }
 }
 
-/// Whole seconds, rounded up so that `now` is never in the past.
-fn seconds(option: &str, time: DateTime<Utc>) -> Result<u32, Failure> {
-    let up = i64::from(time.timestamp_subsec_nanos() > 0);
-    u32::try_from(time.timestamp() + up)
-        .map_err(|_| Failure::usage(format!("{option}: the time must lie between 1970 and 2106")))
-}
-
-impl Resource for SingleScheduleResource {
+impl Resource for Schedule {
     const NOUN: &'static str = "schedule";
     const WORD: &'static str = "schedule";
     const MANY: &'static str = "schedules";
-    const PREFIX: &'static str = "singlesche";
-    const PATH: &'static str = "schedules/single";
-    const HEADER: &'static [&'static str] = &["ID", "NAME", "FOR", "START", "END", "TARGET"];
-    type List = SingleScheduleList;
+    const PREFIX: &'static str = SINGLE;
+    const PATH: &'static str = "compute/schedules";
+    const HEADER: &'static [&'static str] = &["ID", "NAME", "FOR", "OPENS", "CLOSES", "TARGET"];
+    type List = ScheduleList;
 
-    fn items(list: SingleScheduleList) -> Vec<Self> {
-        list.single_schedules
+    fn is_id(text: &str) -> bool {
+        is_id(SINGLE, text) || is_id(REPEATED, text)
+    }
+
+    fn address(id: &str) -> String {
+        let path = if is_id(REPEATED, id) {
+            REPEATED_PATH
+        } else {
+            SINGLE_PATH
+        };
+        format!("{path}/{id}")
+    }
+
+    fn items(list: ScheduleList) -> Vec<Self> {
+        let single = list.single_schedules.into_iter().map(Box::new);
+        let repeated = list.repeated_schedules.into_iter().map(Box::new);
+        single
+            .map(Self::Single)
+            .chain(repeated.map(Self::Repeated))
+            .collect()
     }
 
     fn id(&self) -> &str {
-        &self.resource_id
+        match self {
+            Self::Single(schedule) => &schedule.resource_id,
+            Self::Repeated(schedule) => &schedule.resource_id,
+        }
     }
 
     fn name(&self) -> &str {
-        &self.name
+        match self {
+            Self::Single(schedule) => &schedule.name,
+            Self::Repeated(schedule) => &schedule.name,
+        }
     }
 
     fn row(&self) -> Vec<Cell> {
+        let (opens, closes) = match self {
+            Self::Single(schedule) => (
+                show_seconds(schedule.start_seconds),
+                show_seconds(schedule.end_seconds),
+            ),
+            Self::Repeated(schedule) => (
+                format!("{} {}", cron(schedule), schedule.time_zone),
+                format!("after {}", length(schedule)),
+            ),
+        };
         vec![
-            self.resource_id.clone().into(),
-            self.name.clone().into(),
-            purpose(self).into(),
-            show_seconds(self.start_seconds).into(),
-            show_seconds(self.end_seconds).into(),
-            target(self).into(),
+            self.id().into(),
+            self.name().into(),
+            self.purpose().into(),
+            opens.into(),
+            closes.into(),
+            self.target().into(),
         ]
     }
 
     fn page(&self) -> Page {
         let mut page = Page::default();
-        page.field("id", self.resource_id.clone())
-            .field("name", self.name.clone())
-            .field("for", purpose(self))
-            .field("start", show_seconds(self.start_seconds))
-            .field("end", show_seconds(self.end_seconds))
-            .field("target", target(self))
-            .field(
-                "created",
-                show_option(self.timestamps.as_ref().map(|times| times.created_at)),
-            );
+        page.field("id", self.id())
+            .field("name", self.name())
+            .field("for", self.purpose());
+        let timestamps = match self {
+            Self::Single(schedule) => {
+                page.field("start", show_seconds(schedule.start_seconds))
+                    .field("end", show_seconds(schedule.end_seconds));
+                &schedule.timestamps
+            }
+            Self::Repeated(schedule) => {
+                page.field("cron", cron(schedule))
+                    .field("time zone", schedule.time_zone.clone())
+                    .field("duration", length(schedule));
+                &schedule.timestamps
+            }
+        };
+        page.field("target", self.target()).field(
+            "created",
+            show_option(timestamps.as_ref().map(|times| times.created_at)),
+        );
         page
     }
 }
 
-fn purpose(schedule: &SingleScheduleResource) -> &'static str {
-    match schedule.schedule_status {
-        ScheduleStatus::Unspecified => "",
-        ScheduleStatus::Maintenance => "maintenance",
-        ScheduleStatus::OsUpdate => "update",
+impl Schedule {
+    fn purpose(&self) -> String {
+        let status = match self {
+            Self::Single(schedule) => schedule.schedule_status,
+            Self::Repeated(schedule) => schedule.schedule_status,
+        };
+        match status {
+            ScheduleStatus::Unspecified => String::new(),
+            ScheduleStatus::OsUpdate => "update".to_owned(),
+            other => other
+                .as_str()
+                .trim_start_matches("SCHEDULE_STATUS_")
+                .to_lowercase()
+                .replace('_', " "),
+        }
+    }
+
+    fn target(&self) -> String {
+        match self {
+            Self::Single(schedule) => target(
+                (&schedule.target_host_id, schedule.target_host.as_deref()),
+                (&schedule.target_site_id, schedule.target_site.as_ref()),
+                (&schedule.target_region_id, schedule.target_region.as_ref()),
+            ),
+            Self::Repeated(schedule) => target(
+                (&schedule.target_host_id, schedule.target_host.as_deref()),
+                (&schedule.target_site_id, schedule.target_site.as_ref()),
+                (&schedule.target_region_id, schedule.target_region.as_ref()),
+            ),
+        }
     }
 }
 
-/// What a schedule is meant for: the name if there is one, else the id.
-fn target(schedule: &SingleScheduleResource) -> String {
-    let host = schedule.target_host.as_ref().map(|host| host.name.clone());
-    let site = schedule.target_site.as_ref().map(|site| site.name.clone());
-    let region = schedule
-        .target_region
-        .as_ref()
-        .map(|region| region.name.clone());
-    let ids = [
-        (host, &schedule.target_host_id),
-        (site, &schedule.target_site_id),
-        (region, &schedule.target_region_id),
+/// What a schedule is meant for: the kind, and the name if there is one, else the id.
+fn target(
+    host: (&str, Option<&HostResource>),
+    site: (&str, Option<&SiteResource>),
+    region: (&str, Option<&RegionResource>),
+) -> String {
+    let all = [
+        ("host", host.0, host.1.map(|host| &host.name)),
+        ("site", site.0, site.1.map(|site| &site.name)),
+        ("region", region.0, region.1.map(|region| &region.name)),
     ];
-    let given = ids.into_iter().find(|(_, id)| !id.is_empty());
-    given.map_or_else(String::new, |(name, id)| {
-        name.filter(|name| !name.is_empty())
-            .unwrap_or_else(|| id.clone())
+    let given = all.into_iter().find(|(_, id, _)| !id.is_empty());
+    given.map_or_else(String::new, |(kind, id, name)| {
+        let name = name.filter(|name| !name.is_empty());
+        format!("{kind} {}", name.map_or(id, String::as_str))
     })
+}
+
+/// The five fields as cron has them.
+fn cron(schedule: &RepeatedScheduleResource) -> String {
+    [
+        schedule.cron_minutes.as_str(),
+        &schedule.cron_hours,
+        &schedule.cron_day_month,
+        &schedule.cron_month,
+        &schedule.cron_day_week,
+    ]
+    .join(" ")
+}
+
+fn length(schedule: &RepeatedScheduleResource) -> String {
+    humantime::format_duration(Duration::from_secs(schedule.duration_seconds.into())).to_string()
 }

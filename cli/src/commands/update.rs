@@ -1,167 +1,161 @@
-//! `evenkeel update`: what a node should do now, and why.
+//! `evenkeel update`: updates outside of the plan, or not in it.
 
-use clap::Subcommand;
-use evenkeel_api::decision::{AvailableUpdate, Decision, DecisionWindow};
-use evenkeel_api::host::HostResource;
-use evenkeel_api::update_run::RunTarget;
+mod nodes;
 
-use super::instance;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use evenkeel_api::instance::InstanceResource;
+use evenkeel_api::order::{OrderInput, OrderKind, OrderResource};
+use serde::Serialize;
+
+use self::nodes::{Node, Selection};
 use crate::Failure;
 use crate::client::Client;
-use crate::time::{distance, show, show_option};
-use crate::view::{Cell, Page, Printer, Tone};
+use crate::resource::Resource;
+use crate::time::{duration, show};
+use crate::view::{Cell, Printer, Tone};
 
-/// What a node should do now, and why.
+/// Update nodes outside of the plan, or keep them from it.
 #[derive(Debug, Subcommand)]
 pub enum UpdateCommand {
-    /// Show what a node should do now, why, and what would change.
-    Plan {
-        /// The host's id or name.
-        host: String,
+    /// Let nodes update now, outside of their windows.
+    ///
+    /// It opens a window for each of them. Pauses, limits and the policy hold as ever.
+    Now {
+        #[command(flatten)]
+        order: Order,
+        /// How long they may begin, a day at most.
+        #[arg(long = "for", value_parser = order_length, default_value = "1h", value_name = "SPAN")]
+        length: Duration,
     },
+    /// Let nodes not update in the windows that are open now, and give up what has changed nothing yet.
+    ///
+    /// Windows that open later count again.
+    Cancel {
+        #[command(flatten)]
+        order: Order,
+    },
+}
+
+/// Of which nodes, and why.
+#[derive(Debug, Args)]
+pub struct Order {
+    #[command(flatten)]
+    selection: Selection,
+    /// Why, for people. It is kept and shown.
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+}
+
+fn order_length(text: &str) -> Result<Duration, String> {
+    let length = duration(text)?;
+    let most = Duration::from_secs(OrderInput::MAX_SECONDS.into());
+    if length < Duration::from_secs(1) || length > most {
+        return Err("give a span between `1s` and `24h`".to_owned());
+    }
+    Ok(length)
 }
 
 impl UpdateCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
-        let Self::Plan { host } = self;
-        let (host, instance) = instance::of_host(client, &host).await?;
-        let decision: Decision = client
-            .get(&format!("compute/instances/{instance}/decision"))
-            .await?;
-        printer.page(&decision, &decision.act, &page(&host, &decision))
-    }
-}
-
-fn page(host: &HostResource, decision: &Decision) -> Page {
-    let mut page = Page::default();
-    let name = if host.name.is_empty() {
-        &host.resource_id
-    } else {
-        &host.name
-    };
-    page.field("host", format!("{name} ({})", host.resource_id))
-        .field("instance", decision.instance_id.clone())
-        .field("now", act(decision))
-        .field("because", decision.reason.text.clone())
-        .field("next change", show_option(decision.next));
-    match &decision.policy {
-        None => page.field("policy", "none"),
-        Some(policy) => page.field(
-            "policy",
-            format!(
-                "{} ({}), assigned to the {}",
-                policy.name, policy.resource_id, policy.level
-            ),
-        ),
-    };
-    if let Some(run) = &decision.run {
-        page.field("run", format!("{} {}", run.resource_id, run.state));
-    }
-    let windows = decision
-        .windows
-        .iter()
-        .map(|window| row_of_window(window, decision));
-    page.table(
-        "Windows:",
-        &["START", "END", "SCHEDULE", ""],
-        windows.collect(),
-    );
-    let changes = changes(decision);
-    if changes.is_empty() {
-        page.field("would change", "nothing that the node knows of");
-    }
-    page.table(
-        "Would change:",
-        &["PACKAGE", "ARCHITECTURE", "INSTALLED", "TO"],
-        changes,
-    );
-    page
-}
-
-fn act(decision: &Decision) -> Cell {
-    match decision.act.as_str() {
-        "idle" => Cell::from("do nothing"),
-        "fetch" => Cell::toned("prepare, and change nothing", Tone::Busy),
-        "apply" | "granted" => Cell::toned("update", Tone::Good),
-        "continue" => Cell::toned("go on with the open run", Tone::Busy),
-        "cancel" => Cell::toned("give up the open run", Tone::Bad),
-        other => Cell::from(other),
-    }
-}
-
-fn row_of_window(window: &DecisionWindow, decision: &Decision) -> Vec<Cell> {
-    let when = if window.open {
-        Cell::toned(
-            format!("open, closes in {}", distance(decision.time, window.end)),
-            Tone::Good,
-        )
-    } else {
-        Cell::from(format!(
-            "opens in {}",
-            distance(decision.time, window.start)
-        ))
-    };
-    vec![
-        show(window.start).into(),
-        show(window.end).into(),
-        window.schedule_id.clone().into(),
-        when,
-    ]
-}
-
-/// What the wish would change: of what is available, what is wished for.
-fn changes(decision: &Decision) -> Vec<Vec<Cell>> {
-    let wish = decision
-        .target
-        .as_ref()
-        .or(decision.policy.as_ref().map(|policy| &policy.target));
-    let Some(wish) = wish else { return Vec::new() };
-    let available = &decision.available_updates;
-    if wish.mode != "exactly" {
-        return available
-            .iter()
-            .map(|update| row_of_update(update, &update.available))
-            .collect();
-    }
-    named(wish)
-        .filter_map(|(name, version)| {
-            let (name, architecture) = name.split_once(':').unwrap_or((name, ""));
-            let fits = |update: &&AvailableUpdate| {
-                update.name == name
-                    && (architecture.is_empty() || update.architecture == architecture)
-            };
-            match (available.iter().find(fits), version) {
-                (Some(update), version) => {
-                    Some(row_of_update(update, version.unwrap_or(&update.available)))
-                }
-                // The node offers nothing newer; a version that is named may be another all the same.
-                (None, Some(version)) if decision.reason.code != "up_to_date" => {
-                    let unknown = AvailableUpdate {
-                        name: name.to_owned(),
-                        architecture: architecture.to_owned(),
-                        installed: "not known".to_owned(),
-                        ..AvailableUpdate::default()
-                    };
-                    Some(row_of_update(&unknown, version))
-                }
-                (None, _) => None,
+        let (kind, order, seconds) = match self {
+            Self::Now { order, length } => {
+                let seconds = u32::try_from(length.as_secs()).unwrap_or(OrderInput::MAX_SECONDS);
+                (OrderKind::Now, order, seconds)
             }
-        })
-        .collect()
+            Self::Cancel { order } => (OrderKind::Cancel, order, OrderInput::default_seconds()),
+        };
+        let question = match kind {
+            OrderKind::Now => "let {} update now",
+            OrderKind::Cancel => "keep {} from updating in the windows that are open",
+        };
+        let nodes = order.selection.concerned(client, printer, question).await?;
+        let body = OrderInput {
+            kind,
+            seconds,
+            reason: order.reason,
+        };
+        give(&body, nodes, client, printer).await
+    }
 }
 
-fn named(wish: &RunTarget) -> impl Iterator<Item = (&str, Option<&str>)> {
-    wish.packages.iter().map(|text| match text.split_once('=') {
-        Some((name, version)) => (name, Some(version)),
-        None => (text.as_str(), None),
+/// How an order was taken.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Taken {
+    instance_id: String,
+    node: String,
+    /// The order as it is kept; null if it was not taken.
+    order: Option<OrderResource>,
+    /// Why it was not taken; null if it was.
+    error: Option<String>,
+}
+
+/// Gives an order to each of the nodes, one after the other, and says how each took it.
+async fn give(
+    body: &OrderInput,
+    nodes: Vec<Node>,
+    client: &Client,
+    printer: &mut Printer<'_>,
+) -> Result<(), Failure> {
+    let mut taken = Vec::new();
+    let mut end = Ok(());
+    for node in nodes {
+        let path = format!("{}/order", InstanceResource::address(&node.instance));
+        let answer = client.replace::<OrderResource>(&path, body).await;
+        let (order, error) = match answer {
+            Ok(order) => (Some(order), None),
+            Err(failure) if failure.is_about_the_thing() => (None, Some(failure.to_string())),
+            // The others would fare no better.
+            Err(failure) => {
+                end = Err(failure);
+                break;
+            }
+        };
+        taken.push(Taken {
+            instance_id: node.instance,
+            node: node.label,
+            order,
+            error,
+        });
+    }
+    if end.is_ok() || !taken.is_empty() {
+        show_taken(&taken, printer)?;
+    }
+    end?;
+    let failed = taken.iter().filter(|taken| taken.order.is_none()).count();
+    if failed == 0 {
+        return Ok(());
+    }
+    Err(Failure::Partly {
+        failed,
+        all: taken.len(),
     })
 }
 
-fn row_of_update(update: &AvailableUpdate, to: &str) -> Vec<Cell> {
-    vec![
-        update.name.clone().into(),
-        update.architecture.clone().into(),
-        update.installed.clone().into(),
-        to.into(),
-    ]
+fn show_taken(taken: &[Taken], printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let rows = taken.iter().map(|taken| {
+        let result = match (&taken.order, &taken.error) {
+            (Some(order), _) if order.kind == "now" => {
+                let text = format!("may update until {}", show(order.until));
+                Cell::toned(text, Tone::Good)
+            }
+            (Some(_), _) => Cell::toned("not in the windows that are open", Tone::Good),
+            (None, error) => Cell::toned(error.clone().unwrap_or_default(), Tone::Bad),
+        };
+        vec![
+            Cell::from(taken.node.clone()),
+            taken.instance_id.clone().into(),
+            result,
+        ]
+    });
+    let ids = taken.iter().filter(|taken| taken.order.is_some());
+    let ids: Vec<_> = ids.map(|taken| taken.instance_id.as_str()).collect();
+    printer.rows(
+        &taken,
+        &ids,
+        &["NODE", "INSTANCE", "RESULT"],
+        rows.collect(),
+    )
 }

@@ -69,11 +69,9 @@ async fn respond(State(double): State<Double>, request: Request) -> Response {
     }
     let path = parts.uri.path().trim_start_matches("/v1/");
     let path = path.strip_prefix("projects/default/").unwrap_or(path);
-    let query: Query<HashMap<String, String>> = Query::try_from_uri(&parts.uri).expect("a query");
-    let filter = query
-        .get("filter")
-        .map(|filter| format!("?filter={filter}"));
-    let what = format!("{} {path}{}", parts.method, filter.unwrap_or_default());
+    let query: Query<Vec<(String, String)>> = Query::try_from_uri(&parts.uri).expect("a query");
+    let query = query.iter().map(|(name, value)| format!("?{name}={value}"));
+    let what = format!("{} {path}{}", parts.method, query.collect::<String>());
     let body = axum::body::to_bytes(body, 1_000_000).await.expect("a body");
     let text = String::from_utf8_lossy(&body);
     let mut inner = double.inner.lock().expect("no test panics here");

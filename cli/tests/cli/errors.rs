@@ -95,7 +95,8 @@ async fn the_servers_words_and_its_field_are_passed_on() {
     assert_eq!(
         in_use,
         "the policy is assigned to inst-00000001\n\
-         hint: take its assignments away first: `evenkeel instance set-policy INSTANCE --none`"
+         hint: take its assignments away first: `evenkeel assignment list` shows them, \
+         `evenkeel assignment clear TARGET` takes one away"
     );
     let bad = desk.fail("evenkeel host register --uuid x").await;
     assert_eq!(bad, "uuid: not a UUID\nhint: look at `uuid`");
@@ -146,6 +147,33 @@ fn lines_that_make_no_sense_are_refused_before_anything_is_asked() {
         "evenkeel host list --retry-for 500000000000years",
         "evenkeel run watch r --timeout 500000000000years",
         "evenkeel run watch r --interval 500000000000years",
+        "evenkeel policy create -f policy.yaml --allow-downgrade",
+        "evenkeel policy create -f policy.yaml --offline-days 1",
+        "evenkeel site create s --latitude 1",
+        "evenkeel site create s --latitude 91 --longitude 1",
+        "evenkeel host set edge-01",
+        "evenkeel host set edge-01 --site s --no-site",
+        "evenkeel schedule create s --start now",
+        "evenkeel schedule create s --start now --host h --site s",
+        "evenkeel schedule create s --host h --duration 1h",
+        "evenkeel schedule create s --hours 2 --host h",
+        "evenkeel schedule create s --hours 2 --start now --duration 1h --host h",
+        "evenkeel schedule create s --hours 2 --cron * --duration 1h --host h",
+        "evenkeel schedule create s --cron * --duration 1h --host h",
+        "evenkeel schedule create s --start now --time-zone Europe/Berlin --host h",
+        "evenkeel assignment set project",
+        "evenkeel assignment set project p --max-concurrent 0",
+        "evenkeel pause",
+        "evenkeel pause --site s --policy p --reason r",
+        "evenkeel resume --site s --policy p",
+        "evenkeel update now --reason r",
+        "evenkeel update now edge-01",
+        "evenkeel update now edge-01 --all --reason r",
+        "evenkeel update now --all --site s --reason r",
+        "evenkeel update now edge-01 --reason r --for 25h",
+        "evenkeel update cancel edge-01 --reason r --for 1h",
+        "evenkeel project settings set",
+        "evenkeel project settings set --retention-days soon",
         "evenkeel run watch",
         "evenkeel run watch osupdaterun-00000001 --host h",
         "evenkeel host list --output xml",

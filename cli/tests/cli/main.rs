@@ -2,6 +2,10 @@
 
 mod double;
 mod errors;
+mod fleet;
+mod orders;
+mod places;
+mod schedules;
 mod setup;
 mod things;
 mod updates;
@@ -21,6 +25,8 @@ struct Desk {
     server: String,
     home: TempDir,
     token: Option<Secret>,
+    /// Whether somebody answers questions.
+    interactive: bool,
 }
 
 impl Desk {
@@ -32,6 +38,7 @@ impl Desk {
             server,
             home: tempfile::tempdir().expect("a folder"),
             token: Some(Secret::new("good")),
+            interactive: false,
         }
     }
 
@@ -50,6 +57,7 @@ impl Desk {
                     token: self.token.clone(),
                     terminal: false,
                     colour: false,
+                    interactive: self.interactive,
                 },
             })
             .await?;
@@ -64,6 +72,12 @@ impl Desk {
             Ok((text, _)) => text,
             Err(failure) => panic!("{failure}"),
         }
+    }
+
+    /// Runs a line that somebody answers.
+    async fn answer(&self, line: &str, input: &str) -> Result<(String, Ending), Failure> {
+        let line = format!("{line} --server {} --retry-for 0s", self.server);
+        self.bare(&line, input).await
     }
 
     /// Runs a line that must not work, and gives what a person is told.

@@ -100,7 +100,7 @@ async fn a_machine_is_announced() {
         .run("evenkeel host register new --serial ABC12345 -q")
         .await;
     assert_eq!(id, "host-00000009\n");
-    insta::assert_snapshot!(desk.double.asked(), @r#"POST compute/hosts/register {"name":"new","serialNumber":"ABC12345","uuid":"","autoOnboard":true,"enableVpro":false,"userLvmSize":0}"#);
+    insta::assert_snapshot!(desk.double.asked(), @r#"POST compute/hosts/register {"name":"new","serialNumber":"ABC12345","uuid":"","siteId":"","autoOnboard":true,"enableVpro":false,"userLvmSize":0}"#);
 }
 
 #[tokio::test]
@@ -138,7 +138,7 @@ async fn a_policy_is_made_and_assigned() {
     desk.run("evenkeel instance set-policy inst-00000001 --none")
         .await;
     insta::assert_snapshot!(desk.double.asked(), @r#"
-    POST os-update-policies {"name":"security","updatePolicy":"UPDATE_POLICY_TARGET","updatePackages":"curl=8.5\njq"}
+    POST os-update-policies {"name":"security","updatePolicy":"UPDATE_POLICY_TARGET","updatePackages":"curl=8.5\njq","allowDowngrade":false}
     GET compute/instances
     GET os-update-policies
     PATCH compute/instances/inst-00000001 {"osUpdatePolicyID":"osupdatepolicy-00000001"}

@@ -1,4 +1,4 @@
-//! Plans and runs.
+//! What a node should do, and runs.
 
 use evenkeel_cli::Ending;
 use serde_json::{Value, json};
@@ -7,6 +7,15 @@ use crate::Desk;
 
 fn host() -> Value {
     json!({"resourceId": "host-00000001", "name": "edge-01", "instance": {"resourceId": "inst-00000001"}})
+}
+
+fn instance() -> Value {
+    json!({
+        "resourceId": "inst-00000001", "host": {"resourceId": "host-00000001", "name": "edge-01"},
+        "effectiveUpdatePolicy": {"resourceId": "osupdatepolicy-00000001", "name": "edge 3", "level": "region",
+                                  "assignedTo": "region-00000001"},
+        "conditions": [{"type": "not_newer", "message": "image 3.0.2 is older than what runs", "since": "2026-03-01T10:00:00Z"}],
+    })
 }
 
 fn run(state: &str, events: usize) -> Value {
@@ -37,13 +46,14 @@ fn runs(runs: &[Value]) -> Value {
 fn decision() -> Value {
     json!({
         "instanceId": "inst-00000001", "hostId": "host-00000001", "time": "2026-03-01T12:00:00Z", "act": "idle",
+        "mayStart": false,
         "reason": {"code": "window_closed", "text": "the window opens at 2026-03-01T22:00:00Z",
                    "data": {"opens": "2026-03-01T22:00:00Z"}},
         "next": "2026-03-01T22:00:00Z",
-        "policy": {"resourceId": "osupdatepolicy-00000001", "name": "security", "level": "instance",
+        "policy": {"resourceId": "osupdatepolicy-00000001", "name": "security", "level": "instance", "assignedTo": "inst-00000001",
                    "target": {"kind": "packages", "mode": "exactly", "packages": ["curl", "jq=1.7", "vim"]}},
         "windows": [{"start": "2026-03-01T22:00:00Z", "end": "2026-03-02T00:00:00Z",
-                     "scheduleId": "singlesche-00000001", "open": false}],
+                     "scheduleId": "singlesche-00000001", "openedBy": "single_schedule", "open": false}],
         "availableUpdates": [
             {"name": "curl", "architecture": "amd64", "installed": "8.4", "available": "8.5"},
             {"name": "bash", "architecture": "amd64", "installed": "5.1", "available": "5.2"},
@@ -53,30 +63,125 @@ fn decision() -> Value {
 
 const FILTER: &str = "GET os-update-runs?filter=instance.resourceId=\"inst-00000001\"";
 
-#[tokio::test]
-async fn a_plan_says_what_why_and_until_when() {
+/// A desk with one host, what runs on it and this decision.
+async fn desk(decision: Value) -> Desk {
     let desk = Desk::new().await;
     desk.double
         .answer("GET compute/hosts/host-00000001", host())
-        .answer("GET compute/instances/inst-00000001/decision", decision());
-    insta::assert_snapshot!(desk.run("evenkeel update plan host-00000001").await);
+        .answer("GET compute/instances/inst-00000001", instance())
+        .answer("GET compute/instances/inst-00000001/decision", decision);
+    desk
+}
+
+#[tokio::test]
+async fn an_explanation_says_what_why_and_until_when() {
+    let desk = desk(decision()).await;
+    insta::assert_snapshot!(desk.run("evenkeel explain host-00000001").await);
     assert_eq!(
-        desk.run("evenkeel update plan host-00000001 -q").await,
+        desk.run("evenkeel explain inst-00000001 -q").await,
         "idle\n"
+    );
+    let json = desk.run("evenkeel explain inst-00000001 -o json").await;
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["reason"]["code"], "window_closed");
+}
+
+#[tokio::test]
+async fn an_explanation_names_everything_that_has_a_say() {
+    let mut full = decision();
+    full["reason"] = json!({"code": "paused", "text": "the site is paused: \"storm\""});
+    full["policy"] = json!({
+        "resourceId": "osupdatepolicy-00000001", "name": "edge 3", "level": "region", "assignedTo": "region-00000001",
+        "target": {"kind": "image", "osId": "os-00000003", "imageId": "3.0.2", "profileName": "edge"},
+    });
+    full["skippedPolicies"] = json!([{
+        "resourceId": "osupdatepolicy-00000002", "name": "tools", "level": "site", "assignedTo": "site-00000001",
+        "why": "it is for package-managed systems",
+    }]);
+    full["slots"] = json!({
+        "assignedTo": "region-00000001", "maxConcurrent": 10, "stopAfterFailures": 2, "held": 3, "mine": true, "failures": 2,
+    });
+    full["pauses"] = json!([{"scope": "site-00000001", "reason": "storm", "by": "alice", "since": "2026-03-01T11:00:00Z"}]);
+    full["order"] = json!({
+        "instanceId": "inst-00000001", "kind": "now", "since": "2026-03-01T11:30:00Z", "until": "2026-03-01T12:30:00Z",
+        "reason": "ticket 7", "by": "bob",
+    });
+    full["silentSince"] = json!("2026-03-01T09:00:00Z");
+    full["grant"] = json!({
+        "windows": [{"start": "2026-03-01T22:00:00Z", "end": "2026-03-02T00:00:00Z"}], "expires": "2026-03-08T12:00:00Z",
+    });
+    full["run"] = json!({"resourceId": "osupdaterun-00000001", "state": "staged"});
+    full["windows"] = json!([{
+        "start": "2026-03-01T11:30:00Z", "end": "2026-03-01T12:30:00Z", "scheduleId": "", "openedBy": "order", "open": true,
+    }]);
+    let desk = desk(full).await;
+    insta::assert_snapshot!(desk.run("evenkeel explain inst-00000001").await);
+}
+
+#[tokio::test]
+async fn a_node_that_may_begin_is_told_until_when() {
+    let mut open = decision();
+    open["act"] = json!("apply");
+    open["mayStart"] = json!(true);
+    open["before"] = json!("2026-03-01T13:00:00Z");
+    let desk = desk(open).await;
+    let text = desk.run("evenkeel explain inst-00000001").await;
+    assert!(text.contains("now          update\n"), "{text}");
+    assert!(
+        text.contains("may begin    yes, until 2026-03-01T13:00:00Z\n"),
+        "{text}"
     );
 }
 
 #[tokio::test]
-async fn a_host_on_which_nothing_runs_has_no_plan() {
-    let desk = Desk::new().await;
-    desk.double.answer(
-        "GET compute/hosts/host-00000001",
-        json!({"resourceId": "host-00000001"}),
+async fn a_wish_for_whatever_is_newest_would_change_all_that_is_available() {
+    let mut latest = decision();
+    latest["policy"]["target"] = json!({"mode": "latest"});
+    let desk = desk(latest).await;
+    let text = desk.run("evenkeel explain inst-00000001").await;
+    assert!(text.contains("wish         whatever is newest\n"), "{text}");
+    assert!(
+        text.contains("bash     amd64         5.1        5.2\n"),
+        "{text}"
     );
-    insta::assert_snapshot!(desk.fail("evenkeel update plan host-00000001").await, @r"
+}
+
+#[tokio::test]
+async fn a_host_on_which_nothing_runs_cannot_be_explained() {
+    let desk = Desk::new().await;
+    desk.double
+        .answer(
+            "GET compute/hosts/host-00000001",
+            json!({"resourceId": "host-00000001"}),
+        )
+        .answer(
+            "GET compute/hosts",
+            json!({"hosts": [{"resourceId": "host-00000001", "name": "edge-01"}], "totalElements": 1, "hasNext": false}),
+        )
+        .answer(
+            "GET compute/instances",
+            json!({"instances": [], "totalElements": 0, "hasNext": false}),
+        );
+    insta::assert_snapshot!(desk.fail("evenkeel explain host-00000001").await, @r"
     nothing runs on host `host-00000001` yet
     hint: enrol it (`evenkeel-agent enroll`), or make its instance with `evenkeel instance create`
     ");
+    let told = desk.fail("evenkeel explain edge-01").await;
+    assert!(
+        told.starts_with("nothing runs on host `edge-01` yet\n"),
+        "{told}"
+    );
+    let told = desk.fail("evenkeel explain edge-02").await;
+    assert!(
+        told.starts_with("there is no instance `edge-02`\n"),
+        "{told}"
+    );
+}
+
+#[tokio::test]
+async fn an_instance_shows_its_conditions_and_the_policy_that_applies() {
+    let desk = desk(decision()).await;
+    insta::assert_snapshot!(desk.run("evenkeel instance get inst-00000001").await);
 }
 
 #[tokio::test]
@@ -184,14 +289,11 @@ async fn a_watch_ends_in_time() {
 
 #[tokio::test]
 async fn a_node_that_is_up_to_date_would_change_nothing() {
-    let desk = Desk::new().await;
     let mut done = decision();
     done["reason"] = json!({"code": "up_to_date", "text": "it is as the policy wishes"});
     done["policy"]["target"]["packages"] = json!(["jq=1.7", "vim"]);
-    desk.double
-        .answer("GET compute/hosts/host-00000001", host())
-        .answer("GET compute/instances/inst-00000001/decision", done);
-    let text = desk.run("evenkeel update plan host-00000001").await;
+    let desk = desk(done).await;
+    let text = desk.run("evenkeel explain host-00000001").await;
     assert!(text.contains("nothing that the node knows of"), "{text}");
-    assert!(!text.contains("1.7"), "{text}");
+    assert!(!text.contains("TO\n"), "{text}");
 }

@@ -1,0 +1,45 @@
+//! What things are called whose ids stand in other things.
+
+use std::collections::HashMap;
+
+use evenkeel_api::policy::OsUpdatePolicy;
+use evenkeel_api::region::RegionResource;
+use evenkeel_api::site::SiteResource;
+
+use crate::Failure;
+use crate::client::Client;
+use crate::resource::{self, Resource};
+
+/// What policies, sites and regions are called.
+#[derive(Debug, Default)]
+pub struct Names(HashMap<String, String>);
+
+impl Names {
+    /// Asks for the names of these things, with one question for each kind that is among them.
+    pub async fn of(client: &Client, ids: &[&str]) -> Result<Self, Failure> {
+        let mut names = Self::default();
+        names.add::<OsUpdatePolicy>(client, ids).await?;
+        names.add::<SiteResource>(client, ids).await?;
+        names.add::<RegionResource>(client, ids).await?;
+        Ok(names)
+    }
+
+    async fn add<R: Resource>(&mut self, client: &Client, ids: &[&str]) -> Result<(), Failure> {
+        if ids.iter().any(|id| R::is_id(id)) {
+            let all = resource::all::<R>(client).await?;
+            let named = all
+                .iter()
+                .map(|item| (item.id().to_owned(), item.name().to_owned()));
+            self.0.extend(named);
+        }
+        Ok(())
+    }
+
+    /// The name and the id, as far as there is a name.
+    pub fn label(&self, id: &str) -> String {
+        match self.0.get(id).map(String::as_str) {
+            None | Some("") => id.to_owned(),
+            Some(name) => format!("{name} ({id})"),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Schedules that open again and again.
+
+use clap::Parser;
+use evenkeel_cli::args::Cli;
+use serde_json::{Value, json};
+
+use crate::Desk;
+
+fn nightly() -> Value {
+    json!({
+        "resourceId": "repeatedsche-00000001", "repeatedScheduleID": "repeatedsche-00000001", "name": "nightly",
+        "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "durationSeconds": 9_000, "cronMinutes": "30", "cronHours": "22",
+        "cronDayMonth": "*", "cronMonth": "*", "cronDayWeek": "1-5", "timeZone": "Europe/Berlin",
+        "targetSiteId": "site-00000001", "targetSite": {"resourceId": "site-00000001", "name": "Mitte"},
+    })
+}
+
+fn both() -> Value {
+    json!({
+        "singleSchedules": [{
+            "resourceId": "singlesche-00000001", "name": "tonight", "scheduleStatus": "SCHEDULE_STATUS_MAINTENANCE",
+            "startSeconds": 1_772_366_430, "endSeconds": 0, "targetRegionId": "region-00000001",
+        }],
+        "repeatedSchedules": [nightly()],
+        "totalElements": 2, "hasNext": false,
+    })
+}
+
+#[tokio::test]
+async fn schedules_of_both_kinds_are_listed() {
+    let desk = Desk::new().await;
+    desk.double.answer("GET compute/schedules", both());
+    insta::assert_snapshot!(desk.run("evenkeel schedule list").await, @r"
+    ID                     NAME     FOR          OPENS                        CLOSES        TARGET
+    singlesche-00000001    tonight  maintenance  2026-03-01T12:00:30Z         -             region region-00000001
+    repeatedsche-00000001  nightly  update       30 22 * * 1-5 Europe/Berlin  after 2h 30m  site Mitte
+    ");
+    let json = desk.run("evenkeel schedule list -o json").await;
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json[0]["startSeconds"], 1_772_366_430);
+    assert_eq!(json[1]["cronDayWeek"], "1-5");
+}
+
+#[tokio::test]
+async fn a_schedule_is_given_as_cron() {
+    let desk = Desk::new().await;
+    desk.double.answer("POST schedules/repeated", nightly());
+    let line = "evenkeel schedule create nightly --site site-00000001 --cron \"30 22 * * 1-5\" --duration 2h30m \
+                --time-zone Europe/Berlin";
+    insta::assert_snapshot!(desk.run(line).await, @r"
+    id         repeatedsche-00000001
+    name       nightly
+    for        update
+    cron       30 22 * * 1-5
+    time zone  Europe/Berlin
+    duration   2h 30m
+    target     site Mitte
+    created    -
+    ");
+    let line = "evenkeel schedule create monthly --region region-00000001 --hours 2 --days L --duration 1h \
+                --for maintenance";
+    desk.run(line).await;
+    insta::assert_snapshot!(desk.double.asked(), @r#"
+    POST schedules/repeated {"name":"nightly","scheduleStatus":"SCHEDULE_STATUS_OS_UPDATE","durationSeconds":9000,"cronMinutes":"30","cronHours":"22","cronDayMonth":"*","cronMonth":"*","cronDayWeek":"1-5","timeZone":"Europe/Berlin","targetSiteId":"site-00000001"}
+    POST schedules/repeated {"name":"monthly","scheduleStatus":"SCHEDULE_STATUS_MAINTENANCE","durationSeconds":3600,"cronMinutes":"0","cronHours":"2","cronDayMonth":"L","cronMonth":"*","cronDayWeek":"*","timeZone":"UTC","targetRegionId":"region-00000001"}
+    "#);
+}
+
+#[tokio::test]
+async fn a_schedule_of_either_kind_is_found_by_its_name() {
+    let desk = Desk::new().await;
+    desk.double
+        .answer("GET compute/schedules", both())
+        .answer("GET schedules/repeated/repeatedsche-00000001", nightly())
+        .answer("DELETE schedules/repeated/repeatedsche-00000001", json!({}))
+        .answer("DELETE schedules/single/singlesche-00000001", json!({}));
+    let text = desk.run("evenkeel schedule get nightly").await;
+    assert!(text.contains("30 22 * * 1-5"), "{text}");
+    for name in ["nightly", "tonight"] {
+        desk.run(&format!("evenkeel schedule delete {name}")).await;
+    }
+    let told = desk.fail("evenkeel schedule get weekly").await;
+    assert!(
+        told.starts_with("there is no schedule `weekly`\n"),
+        "{told}"
+    );
+}
+
+#[tokio::test]
+async fn what_opens_again_and_again_stays_open_for_a_day_at_most() {
+    let desk = Desk::new().await;
+    let line = "evenkeel schedule create s --host host-00000001 --hours 2 --duration";
+    for bad in ["25h", "500ms"] {
+        let told = desk.fail(&format!("{line} {bad}")).await;
+        assert!(
+            told.contains("a second at least and a day at most"),
+            "{told}"
+        );
+    }
+    assert_eq!(desk.double.asked(), "");
+}
+
+#[test]
+fn cron_has_five_fields() {
+    let line = [
+        "evenkeel",
+        "schedule",
+        "create",
+        "s",
+        "--site",
+        "s",
+        "--duration",
+        "1h",
+        "--cron",
+    ];
+    let parse = |cron| Cli::try_parse_from(line.iter().copied().chain([cron]));
+    assert!(parse(" 30  22 * *\t1-5 ").is_ok());
+    let error = parse("30 22 * *").expect_err("four fields").to_string();
+    assert!(
+        error.contains("4 fields where there should be five"),
+        "{error}"
+    );
+}
