@@ -170,16 +170,20 @@ impl Engine {
     }
 
     /// Takes the steps that are left, looks at what they made and ends the attempt. Also what goes on after a kill, then
-    /// with [`Try::Again`].
+    /// with [`Try::Again`]. The attempt stays as it is, to be gone on with later, while somebody else is at work on what
+    /// it changes: what is found then is neither its success nor its failure.
     pub async fn carry_out(
         &self,
         mut entry: Entry,
         mut trying: Try,
     ) -> Result<Entry, JournalError> {
-        if trying == Try::Again && self.came_too_late(&entry).await {
-            let reason = "interrupted before anything was changed, and the time to begin is over";
-            let failure = Failure::new(FailureKind::Interrupted, reason);
-            return self.end(entry, News::Reverted { failure });
+        if trying == Try::Again {
+            if self.others_are_at_work(trying).await {
+                return Ok(entry);
+            }
+            if self.came_too_late(&entry).await {
+                return self.turn_back(entry);
+            }
         }
         while let Some(next) = entry.steps.iter().position(|step| !step.done) {
             let step = entry.steps[next].step.clone();
@@ -191,6 +195,7 @@ impl Engine {
                     return self.give_up(entry, failure, verdict).await;
                 }
                 tracing::info!(step = step.name, "all is as planned nevertheless");
+                entry.remarks.push(failure.remark(&step.name));
             }
             entry.steps[next].done = true;
             self.journal
@@ -212,6 +217,29 @@ impl Engine {
                 },
             ),
         }
+    }
+
+    fn turn_back(&self, entry: Entry) -> Result<Entry, JournalError> {
+        let reason = "interrupted before anything was changed, and the time to begin is over";
+        let failure = Failure::new(FailureKind::Interrupted, reason);
+        self.end(entry, News::Reverted { failure })
+    }
+
+    /// Whether somebody else is changing what the modules change. That nobody can tell is no reason to wait.
+    async fn others_are_at_work(&self, trying: Try) -> bool {
+        for module in &self.modules {
+            match module.at_work(trying).await {
+                Ok(None) => {}
+                Ok(Some(who)) => {
+                    tracing::warn!(who, "the attempt is gone on with later");
+                    return true;
+                }
+                Err(failure) => {
+                    tracing::warn!(error = %failure, "cannot tell who else is at work");
+                }
+            }
+        }
+        false
     }
 
     /// Whether leave was given, nothing was done with it, and it has ended: the change would begin outside its window.
@@ -286,13 +314,16 @@ impl Engine {
         whole
     }
 
-    /// Goes back if a module knows how; else says how the node is.
+    /// Goes back if a module knows how; else says how the node is. Not while somebody else is still at work there.
     async fn give_up(
         &self,
         entry: Entry,
         failure: Failure,
         verdict: Verdict,
     ) -> Result<Entry, JournalError> {
+        if self.others_are_at_work(Try::First).await {
+            return Ok(entry);
+        }
         let steps = all_steps(&entry);
         let mut back = !self.modules.is_empty();
         for module in &self.modules {
@@ -350,6 +381,7 @@ fn blank(target: Target) -> Entry {
         events: Vec::new(),
         acknowledged: 0,
         before: None,
+        remarks: Vec::new(),
     }
 }
 

@@ -84,7 +84,7 @@ fn firmware_serial(firmware: &Path) -> Option<String> {
 }
 
 /// Whether this is a container: what systemd, Docker and Podman leave behind to tell.
-fn in_container(root: &Path) -> bool {
+pub(crate) fn in_container(root: &Path) -> bool {
     let marks = ["run/systemd/container", "run/.containerenv", ".dockerenv"];
     let first_process = std::fs::read(root.join("proc/1/environ")).unwrap_or_default();
     marks.iter().any(|mark| root.join(mark).exists())

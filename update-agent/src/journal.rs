@@ -37,6 +37,9 @@ pub struct Entry {
     pub acknowledged: u32,
     /// Until when the server let the attempt begin.
     pub before: Option<DateTime<Utc>>,
+    /// What went wrong on the way and did not change the end, in words for a person.
+    #[serde(default)]
+    pub remarks: Vec<String>,
 }
 
 /// How far an attempt has come.
@@ -275,6 +278,7 @@ mod tests {
                 .collect(),
             acknowledged: 1,
             before: None,
+            remarks: Vec::new(),
         }
     }
 

@@ -12,6 +12,7 @@ pub mod config;
 pub mod durable;
 pub mod engine;
 pub mod facts;
+pub mod grants;
 #[cfg(feature = "halt-points")]
 pub mod halt;
 pub mod identity;

@@ -4,6 +4,8 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+use crate::grants::Grant;
+
 /// What is wanted of the node, and the name of that wish.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -63,6 +65,8 @@ pub struct Decision {
     pub reason: String,
     /// When the answer may change by time alone.
     pub next: Option<DateTime<Utc>>,
+    /// Leave for the time when the server cannot be asked; without it an earlier one is withdrawn.
+    pub grant: Option<Grant>,
 }
 
 /// What to do.
@@ -168,6 +172,8 @@ impl Failure {
     pub const MAX_REASON: usize = 4 << 10;
     /// The most bytes that a log may have.
     pub const MAX_LOG: usize = 32 << 10;
+    /// The most bytes of the log that a remark may have.
+    pub const MAX_REMARK: usize = 1 << 10;
 
     /// A failure without a tool's words.
     pub fn new(kind: FailureKind, reason: impl Into<String>) -> Self {
@@ -187,6 +193,13 @@ impl Failure {
             reason,
             log: tail(log, Self::MAX_LOG).to_owned(),
         }
+    }
+
+    /// The same in a few words, for a step that failed and did not matter to the end.
+    pub fn remark(&self, step: &str) -> String {
+        let words = tail(self.log.trim_end(), Self::MAX_REMARK);
+        let colon = if words.is_empty() { "" } else { ":\n" };
+        format!("{step}: {}{colon}{words}", self.reason)
     }
 }
 

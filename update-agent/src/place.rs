@@ -54,6 +54,11 @@ impl Place {
         self.state.join("journal.json")
     }
 
+    /// Leave that the server gave ahead.
+    pub fn grant(&self) -> PathBuf {
+        self.state.join("grant.json")
+    }
+
     /// The file that an agent locks while it runs.
     pub fn lock(&self) -> PathBuf {
         self.state.join("lock")

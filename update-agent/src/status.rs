@@ -41,6 +41,9 @@ pub struct End {
     pub outcome: String,
     /// Why it did not end well; empty if it did.
     pub reason: String,
+    /// What went wrong on the way and did not change the end.
+    #[serde(default)]
+    pub remarks: Vec<String>,
     /// When, by the node's clock.
     pub at: DateTime<Utc>,
 }
@@ -57,6 +60,7 @@ impl End {
                 .news
                 .failure()
                 .map_or_else(String::new, |failure| failure.reason.clone()),
+            remarks: entry.remarks.clone(),
             at: event.at,
         })
     }

@@ -7,7 +7,7 @@ use evenkeel_kit::chain;
 use super::{Agent, AgentError, Did};
 use crate::journal::{Entry, Phase};
 use crate::link::Leave;
-use crate::model::{Act, News, Target};
+use crate::model::{Act, FailureKind, News, Target};
 use crate::modules::{Ready, Try};
 
 /// News of a beginning may take so long; then the work begins without its being told.
@@ -21,6 +21,10 @@ impl Agent {
         once: bool,
     ) -> Result<Did, AgentError> {
         match (act, entry) {
+            (_, Some(entry)) if entry.has_begun() => {
+                tracing::debug!(attempt = %entry.attempt, "what was begun is gone on with");
+                Ok(Did::Nothing)
+            }
             (Act::Idle, _) | (Act::Cancel { .. }, None) => Ok(Did::Nothing),
             (Act::Continue, None) => {
                 tracing::warn!("the server knows of an attempt that this agent does not have");
@@ -68,6 +72,14 @@ impl Agent {
                 let mut entry = self.engine.start(target, draft)?;
                 self.flush(&mut entry).await?;
                 self.download(entry).await
+            }
+            // Time does not mend it, so the server need not wait for the window to hear of it.
+            Err(failure) if failure.kind == FailureKind::Unsupported => {
+                let results = Vec::new();
+                let news = News::Failed { failure, results };
+                let over = self.engine.start_and_end(target, news)?;
+                self.settle(over).await?;
+                Ok(Did::Something)
             }
             prepared => {
                 match prepared {

@@ -1,6 +1,7 @@
 //! The loop: tell what is not told yet, ask what to do, do it.
 
 mod acts;
+mod alone;
 mod reports;
 
 use std::collections::BTreeMap;
@@ -13,8 +14,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_kit::{Clock, chain};
 use tokio_util::sync::CancellationToken;
 
+use crate::durable::FileError;
 use crate::engine::Engine;
 use crate::facts::FactsReader;
+use crate::grants::GrantFile;
 use crate::journal::JournalError;
 use crate::link::{Link, LinkError};
 use crate::model::{Act, Decision, Failure};
@@ -41,6 +44,9 @@ pub enum AgentError {
     /// The journal. Nothing goes on without it.
     #[error("the journal does not work")]
     Journal(#[from] JournalError),
+    /// What was withdrawn would still stand after a restart.
+    #[error("a grant that the server gave ahead cannot be taken away")]
+    Grant(#[source] FileError),
     /// The server.
     #[error(transparent)]
     Link(#[from] LinkError),
@@ -77,6 +83,7 @@ pub struct Agent {
     pace: Pace,
     stop: CancellationToken,
     status: StatusFile,
+    grants: GrantFile,
     memory: Memory,
 }
 
@@ -132,6 +139,7 @@ impl Agent {
     /// An agent of its parts.
     pub fn new<L: Link + 'static>(parts: Parts<L>) -> Self {
         let status = StatusFile::open(&parts.place.status());
+        let grants = GrantFile::open(&parts.place.grant());
         Self {
             engine: parts.engine,
             link: Arc::new(parts.link),
@@ -141,6 +149,7 @@ impl Agent {
             pace: parts.pace,
             stop: parts.stop,
             status,
+            grants,
             memory: Memory::default(),
         }
     }
@@ -152,6 +161,10 @@ impl Agent {
             if did == Did::Nothing {
                 break;
             }
+        }
+        if self.engine.open()?.is_some_and(|entry| entry.has_begun()) {
+            let reason = "it has begun and is not over, because another program is at work";
+            return Err(AgentError::Attempt(reason.to_owned()));
         }
         let trouble = self.memory.ended.values().find_map(|e| e.trouble.clone());
         trouble.map_or(Ok(()), |trouble| Err(AgentError::Attempt(trouble)))
@@ -193,7 +206,8 @@ impl Agent {
                     self.status
                         .change(|status| status.trouble.clone_from(&text));
                     trouble = text;
-                    backoff.next().unwrap_or(BACKOFF.1)
+                    let wait = backoff.next().unwrap_or(BACKOFF.1);
+                    self.until_next_window().map_or(wait, |open| wait.min(open))
                 }
             };
             tokio::select! {
@@ -204,8 +218,19 @@ impl Agent {
         tracing::info!("stopped");
     }
 
-    /// Finishes what was begun, tells what is not told, asks what to do and does it.
+    /// A round with the server, or without it if it cannot be reached.
     async fn round(&mut self, once: bool) -> Result<(Did, Duration), AgentError> {
+        match self.round_with_server(once).await {
+            Err(AgentError::Link(unavailable @ LinkError::Unavailable(_))) => {
+                self.go_alone().await?;
+                Err(unavailable.into())
+            }
+            other => other,
+        }
+    }
+
+    /// Finishes what was begun, tells what is not told, asks what to do and does it.
+    async fn round_with_server(&mut self, once: bool) -> Result<(Did, Duration), AgentError> {
         let mut entry = self.engine.open()?;
         if let Some(open) = entry.take() {
             entry = self.go_on(open).await?;

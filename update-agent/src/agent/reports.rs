@@ -1,18 +1,17 @@
 //! What the agent tells the server, and what it looks up to tell it.
 
-use chrono::{DateTime, TimeDelta, Utc};
-use uuid::Uuid;
-
 use super::{Agent, AgentError, Ended, unless};
-use crate::facts::Facts;
 use crate::journal::{Entry, JournalError, Phase};
-use crate::link::{Answer, facts_digest};
+use crate::link::{Answer, Question, facts_digest};
 use crate::modules::Try;
 use crate::node::save_credential;
 use crate::status::End;
+use chrono::{DateTime, TimeDelta, Utc};
 
 /// A server that acknowledges less than it is told, so often in a row, is given a rest.
 const MOST_REWINDS: u32 = 3;
+/// A server asks for the facts, then for the list of packages. One that goes on asking is not listened to.
+const MOST_ANSWERS: u32 = 2;
 
 impl Agent {
     /// Goes on with an attempt from the journal, as far as that needs no word from the server.
@@ -39,7 +38,7 @@ impl Agent {
         Ok(None)
     }
 
-    fn remember(&mut self, entry: &Entry) {
+    pub(super) fn remember(&mut self, entry: &Entry) {
         let Some(end) = End::of(entry) else { return };
         let failed = entry.events.last().and_then(|event| event.news.failure());
         let ended = Ended {
@@ -100,25 +99,38 @@ impl Agent {
             .await?
             .map_err(AgentError::Facts)?;
         let digest = facts_digest(&facts);
-        let attempt = entry.map(|entry| (entry.attempt, entry.last_sequence()));
-        let news = self.memory.told.is_some_and(|told| told != digest);
-        let mut answer = self.ask(&facts, news, attempt).await?;
-        if answer.want_facts {
-            answer = self.ask(&facts, true, attempt).await?;
+        let question = Question {
+            facts: &facts,
+            whole: self.memory.told.is_some_and(|told| told != digest),
+            packages: None,
+            attempt: entry.map(|entry| (entry.attempt, entry.last_sequence())),
+        };
+        let mut answer = self.ask(question).await?;
+        for _ in 0..MOST_ANSWERS {
+            let packages = if answer.want_packages {
+                unless(&stop, self.facts.packages(&facts)).await?
+            } else {
+                None
+            };
+            if !answer.want_facts && packages.is_none() {
+                break;
+            }
+            let question = Question {
+                whole: answer.want_facts,
+                packages: packages.as_deref(),
+                ..question
+            };
+            answer = self.ask(question).await?;
         }
         self.memory.told = Some(digest);
         Ok(answer)
     }
 
-    async fn ask(
-        &self,
-        facts: &Facts,
-        whole: bool,
-        attempt: Option<(Uuid, u32)>,
-    ) -> Result<Answer, AgentError> {
-        let answer = self
-            .unless_stopped(self.link.poll(facts, whole, attempt))
-            .await??;
+    async fn ask(&mut self, question: Question<'_>) -> Result<Answer, AgentError> {
+        let answer = self.unless_stopped(self.link.poll(question)).await??;
+        self.grants
+            .hear(answer.decision.grant.as_ref(), answer.now)
+            .map_err(AgentError::Grant)?;
         if let Some(credential) = &answer.credential {
             save_credential(&self.place, credential).map_err(JournalError::from)?;
             self.link.renew(credential)?;

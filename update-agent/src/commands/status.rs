@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::settle;
 use crate::cli::{self, Output};
+use crate::grants::{Grant, GrantFile};
 use crate::journal::{Entry, FileJournal};
 use crate::model::Change;
 use crate::node::{Node, NodeError};
@@ -25,6 +26,8 @@ struct Report {
     node: Option<Node>,
     /// The open attempt.
     attempt: Option<OpenAttempt>,
+    /// Leave for the time when the server cannot be reached.
+    grant: Option<Grant>,
     #[serde(flatten)]
     last: Status,
 }
@@ -68,6 +71,7 @@ fn look(place: &Place) -> anyhow::Result<Report> {
         state_dir: place.state().display().to_string(),
         node,
         attempt: FileJournal::look(&place.journal())?.map(open_attempt),
+        grant: GrantFile::open(&place.grant()).get().cloned(),
         last: status::read(&place.status()).unwrap_or_default(),
     })
 }
@@ -111,6 +115,10 @@ fn print(report: &Report, out: &mut impl Write) -> std::io::Result<()> {
         line("may change", &instant(last.next))?;
     }
     line("lists as of", &instant(last.refreshed))?;
+    for window in report.grant.iter().flat_map(|grant| &grant.windows) {
+        let (start, end) = (instant(Some(window.start)), instant(Some(window.end)));
+        line("may go alone", &format!("from {start} to {end}"))?;
+    }
     match &report.attempt {
         None => line("attempt", "none")?,
         Some(attempt) => {
@@ -136,6 +144,9 @@ fn print(report: &Report, out: &mut impl Write) -> std::io::Result<()> {
         line("last attempt", &format!("{} at {at}", end.outcome))?;
         if !end.reason.is_empty() {
             line("", &end.reason)?;
+        }
+        for remark in &end.remarks {
+            line("", remark)?;
         }
     }
     Ok(())

@@ -11,11 +11,9 @@ use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Response, Status};
-use uuid::Uuid;
 
 use super::trust::Trust;
-use super::{Answer, Applicant, Enrolled, Leave, Link, LinkError, wire};
-use crate::facts::Facts;
+use super::{Answer, Applicant, Enrolled, Leave, Link, LinkError, Question, wire};
 use crate::journal::Entry;
 
 /// How long a connection may take to come about.
@@ -111,13 +109,8 @@ impl Link for GrpcLink {
         wire::enrolled(answer)
     }
 
-    async fn poll(
-        &self,
-        facts: &Facts,
-        whole: bool,
-        attempt: Option<(Uuid, u32)>,
-    ) -> Result<Answer, LinkError> {
-        let message = wire::poll_request(facts, whole, attempt);
+    async fn poll(&self, question: Question<'_>) -> Result<Answer, LinkError> {
+        let message = wire::poll_request(question);
         let answer = self
             .call(|| {
                 let request = self.request(message.clone());

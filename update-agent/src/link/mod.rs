@@ -73,11 +73,28 @@ pub struct Enrolled {
     pub project: String,
 }
 
+/// What the agent says when it asks what to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// What is known about the node. Their digest is always told.
+    pub facts: &'a Facts,
+    /// Whether the facts themselves go along.
+    pub whole: bool,
+    /// The list of packages, if it is to go along.
+    pub packages: Option<&'a str>,
+    /// The open attempt and its last sequence number.
+    pub attempt: Option<(Uuid, u32)>,
+}
+
 /// The answer to a poll.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The server wants the facts themselves, at once.
     pub want_facts: bool,
+    /// The server wants the list of packages, at once.
+    pub want_packages: bool,
+    /// The server's clock.
+    pub now: Option<DateTime<Utc>>,
     /// When to poll again.
     pub next_poll: Duration,
     /// What to do.
@@ -106,13 +123,8 @@ pub enum Leave {
 pub trait Link: Send + Sync {
     /// Makes this machine a node.
     async fn enroll(&self, applicant: &Applicant) -> Result<Enrolled, LinkError>;
-    /// Says what is known and asks what to do. The facts themselves go along if `whole`.
-    async fn poll(
-        &self,
-        facts: &Facts,
-        whole: bool,
-        attempt: Option<(Uuid, u32)>,
-    ) -> Result<Answer, LinkError>;
+    /// Says what is known and asks what to do.
+    async fn poll(&self, question: Question<'_>) -> Result<Answer, LinkError>;
     /// Asks for leave to change the node now.
     async fn begin(&self, entry: &Entry) -> Result<Leave, LinkError>;
     /// Tells what is not acknowledged. The answer is up to where everything is stored.

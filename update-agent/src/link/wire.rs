@@ -8,10 +8,10 @@ use evenkeel_proto::agent as pb;
 use prost::Message;
 use prost_types::Timestamp;
 use sha2::{Digest as _, Sha256};
-use uuid::Uuid;
 
-use super::{Answer, Applicant, Enrolled, Leave, LinkError};
-use crate::facts::Facts;
+use super::{Answer, Applicant, Enrolled, Leave, LinkError, Question};
+use crate::facts::{Facts, Withheld, WithheldCause};
+use crate::grants::{Grant, Window};
 use crate::journal::Entry;
 use crate::model::{
     Act, Decision, Event, Failure, FailureKind, News, PackageMode, PackageResult, PackageWish,
@@ -55,18 +55,15 @@ pub(super) fn enrolled(answer: pb::EnrollResponse) -> Result<Enrolled, LinkError
     })
 }
 
-pub(super) fn poll_request(
-    facts: &Facts,
-    whole: bool,
-    attempt: Option<(Uuid, u32)>,
-) -> pb::PollRequest {
+pub(super) fn poll_request(question: Question<'_>) -> pb::PollRequest {
     pb::PollRequest {
-        facts_digest: facts_digest(facts).to_vec(),
-        facts: whole.then(|| facts_message(facts)),
-        attempt: attempt.map(|(id, last_sequence)| pb::Attempt {
+        facts_digest: facts_digest(question.facts).to_vec(),
+        facts: question.whole.then(|| facts_message(question.facts)),
+        attempt: question.attempt.map(|(id, last_sequence)| pb::Attempt {
             id: id.to_string(),
             last_sequence,
         }),
+        packages: question.packages.unwrap_or_default().to_owned(),
     }
 }
 
@@ -74,6 +71,8 @@ pub(super) fn answer(answer: pb::PollResponse) -> Result<Answer, LinkError> {
     let next_poll = Duration::from_millis(answer.next_poll_millis.into());
     Ok(Answer {
         want_facts: answer.want_facts,
+        want_packages: answer.want_packages,
+        now: answer.now.and_then(instant),
         next_poll: next_poll.max(SHORTEST),
         decision: decision(answer.decision.unwrap_or_default())?,
         credential: Some(answer.credential)
@@ -125,6 +124,11 @@ fn facts_message(facts: &Facts) -> pb::Facts {
         installed_version: package.installed.clone(),
         available_version: package.available.clone(),
     });
+    let services = facts.stale_services.iter().map(|service| pb::StaleService {
+        name: service.name.clone(),
+        files: service.files.clone(),
+    });
+    let digest = facts.packages_digest.as_ref();
     pb::Facts {
         agent_version: facts.agent_version.clone(),
         os_release: Some(os_release(&facts.os_release)),
@@ -137,6 +141,27 @@ fn facts_message(facts: &Facts) -> pb::Facts {
         reboot_required: facts.reboot_required,
         reboot_required_by: facts.reboot_required_by.clone(),
         audit: facts.audit.clone(),
+        packages_digest: digest.map_or_else(Vec::new, |digest| digest.to_vec()),
+        withheld: facts.withheld.iter().map(withheld).collect(),
+        stale_services: services.collect(),
+        reboot_reasons: facts.reboot_reasons.clone(),
+        booted_image: None,
+    }
+}
+
+fn withheld(package: &Withheld) -> pb::WithheldPackage {
+    let cause = match package.cause {
+        WithheldCause::Hold => pb::WithheldCause::Hold,
+        WithheldCause::KeptBack => pb::WithheldCause::KeptBack,
+        WithheldCause::Phased => pb::WithheldCause::Phased,
+    };
+    pb::WithheldPackage {
+        name: package.name.clone(),
+        architecture: package.architecture.clone(),
+        installed_version: package.installed.clone(),
+        available_version: package.available.clone(),
+        cause: cause.into(),
+        detail: String::new(),
     }
 }
 
@@ -167,6 +192,22 @@ fn decision(decision: pb::Decision) -> Result<Decision, LinkError> {
         act,
         reason: decision.reason,
         next: decision.next.and_then(instant),
+        grant: decision.grant.and_then(grant),
+    })
+}
+
+/// Leave without an end is none, and neither is a window without one.
+fn grant(grant: pb::Grant) -> Option<Grant> {
+    let window = |window: pb::Window| {
+        Some(Window {
+            start: instant(window.start?)?,
+            end: instant(window.end?)?,
+        })
+    };
+    Some(Grant {
+        target_digest: grant.target_digest,
+        windows: grant.windows.into_iter().filter_map(window).collect(),
+        expires: instant(grant.expires?)?,
     })
 }
 
@@ -177,7 +218,8 @@ fn target(target: Option<pb::Target>) -> Result<Target, LinkError> {
     }
     let wish = match target.wish {
         Some(pb::target::Wish::Packages(packages)) => package_wish(packages),
-        None => Wish::Unknown,
+        // There is no module for them.
+        Some(pb::target::Wish::Image(_) | pb::target::Wish::Kernel(_)) | None => Wish::Unknown,
     };
     Ok(Target {
         digest: target.digest,
@@ -330,6 +372,43 @@ mod tests {
         assert!(decision(fetch(None)).is_err());
         assert!(decision(fetch(Some(pb::Target::default()))).is_err());
         assert_eq!(decision(pb::Decision::default()).unwrap().act, Act::Idle);
+    }
+
+    #[test]
+    fn images_and_kernels_are_wishes_that_this_agent_does_not_know() {
+        let image = pb::target::Wish::Image(pb::Image::default());
+        let kernel = pb::target::Wish::Kernel(pb::Kernel::default());
+        for wish in [image, kernel] {
+            let told = pb::Target {
+                digest: "d".into(),
+                wish: Some(wish),
+            };
+            assert_eq!(target(Some(told)).unwrap().wish, Wish::Unknown);
+        }
+    }
+
+    #[test]
+    fn leave_ahead_has_an_end_and_so_has_each_of_its_windows() {
+        let at = |seconds| Some(Timestamp { seconds, nanos: 0 });
+        let told = |expires| pb::Grant {
+            target_digest: "d".into(),
+            windows: vec![
+                pb::Window {
+                    start: at(1),
+                    end: at(2),
+                },
+                pb::Window {
+                    start: at(3),
+                    end: None,
+                },
+            ],
+            expires,
+        };
+        let heard = grant(told(at(9))).unwrap();
+        assert_eq!(heard.windows.len(), 1);
+        assert_eq!(heard.windows[0].end.timestamp(), 2);
+        assert_eq!(heard.expires.timestamp(), 9);
+        assert_eq!(grant(told(None)), None);
     }
 
     #[test]

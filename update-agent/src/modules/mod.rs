@@ -109,6 +109,10 @@ pub trait Module: Send + Sync + 'static {
     /// Looks whether the steps still fit the node, as near to the beginning as can be.
     fn check(&self, steps: &[Self::Step]) -> impl Future<Output = Result<Ready, Failure>> + Send;
 
+    /// Who else is changing what the module changes; `None` if nobody is. Before something is tried again that is waited
+    /// for, but not so long that the server hears nothing of the node.
+    fn at_work(&self, trying: Try) -> impl Future<Output = Result<Option<String>, Failure>> + Send;
+
     /// Acts. Safe to repeat: the machine may lose power in the middle.
     fn apply(
         &self,
@@ -161,6 +165,8 @@ pub trait AnyModule: Send + Sync {
     async fn fetch(&self, step: &AnyStep) -> Result<(), Failure>;
     /// [`Module::check`].
     async fn check(&self, steps: &[AnyStep]) -> Result<Ready, Failure>;
+    /// [`Module::at_work`].
+    async fn at_work(&self, trying: Try) -> Result<Option<String>, Failure>;
     /// [`Module::apply`].
     async fn apply(&self, step: &AnyStep, trying: Try) -> Result<(), Failure>;
     /// [`Module::verify`].
@@ -222,6 +228,10 @@ impl<M: Module> AnyModule for Plugged<M> {
 
     async fn check(&self, steps: &[AnyStep]) -> Result<Ready, Failure> {
         self.module.check(&unpack_own::<M>(steps)?).await
+    }
+
+    async fn at_work(&self, trying: Try) -> Result<Option<String>, Failure> {
+        self.module.at_work(trying).await
     }
 
     async fn apply(&self, step: &AnyStep, trying: Try) -> Result<(), Failure> {

@@ -6,6 +6,7 @@ use chrono::TimeDelta;
 use evenkeel_update_agent::agent::AgentError;
 use evenkeel_update_agent::model::{Failure, FailureKind, News, Target, Wish};
 use evenkeel_update_agent::node::load_credential;
+use evenkeel_update_agent::status;
 
 use crate::support::node::{Node, exactly};
 
@@ -223,6 +224,40 @@ async fn what_the_agent_does_not_know_how_to_do_is_unsupported() {
     assert_eq!(failure(&node).kind, FailureKind::Unsupported);
 }
 
+#[tokio::test]
+async fn what_the_agent_does_not_know_is_told_before_its_window_opens() {
+    let node = Node::new();
+    node.server().target = Some(Target {
+        digest: "image".into(),
+        wish: Wish::Unknown,
+    });
+    let mut agent = node.agent();
+    agent.run_once().await.unwrap_err();
+    assert_eq!(node.server().story(), "failed");
+    assert_eq!(failure(&node).kind, FailureKind::Unsupported);
+    node.server().forgetful = true;
+    agent.run_once().await.unwrap_err();
+    assert_eq!(node.server().told.len(), 1, "once");
+}
+
+#[tokio::test]
+async fn a_mark_that_fails_is_told_and_fails_nothing() {
+    let node = Node::in_window();
+    node.packages().mark_error = "E: extended_states cannot be written".into();
+    node.run_once().await.unwrap();
+    assert!(node.server().story().ends_with("verify begun, finished"));
+    let end = status::read(&node.place().status()).unwrap().last_end;
+    let end = end.unwrap();
+    assert_eq!(end.outcome, "finished");
+    assert_eq!(
+        end.remarks,
+        [
+            "mark: apt-mark auto ended with status 100: E: extended_states cannot be written:\n\
+             E: extended_states cannot be written"
+        ]
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn sources_that_cannot_be_refreshed_are_tried_again_and_then_reported() {
     let node = Node::in_window();
@@ -319,7 +354,11 @@ async fn facts_travel_only_when_they_changed() {
     let node = Node::new();
     let mut agent = node.agent();
     agent.run_once().await.unwrap();
-    assert_eq!(node.server().polls, 2, "the server asked for the facts");
+    assert_eq!(
+        node.server().polls,
+        3,
+        "the server asked for the facts, then for the list of packages"
+    );
     let available: Vec<_> = {
         let server = node.server();
         let facts = server.facts.as_ref().unwrap();
@@ -331,13 +370,13 @@ async fn facts_travel_only_when_they_changed() {
     };
     assert_eq!(available, ["app", "lib"]);
     agent.run_once().await.unwrap();
-    assert_eq!(node.server().polls, 3);
+    assert_eq!(node.server().polls, 4);
     std::fs::create_dir_all(node.place().inside("/run")).unwrap();
     std::fs::write(node.place().inside("/run/reboot-required"), "").unwrap();
     agent.run_once().await.unwrap();
     assert_eq!(
         node.server().polls,
-        4,
+        5,
         "the agent knew that they had changed"
     );
     assert!(node.server().facts.as_ref().unwrap().reboot_required);
@@ -350,13 +389,13 @@ async fn the_daemon_waits_as_it_is_told_and_longer_when_nobody_answers() {
     let mut agent = node.agent();
     let begun = tokio::time::Instant::now();
     let watch = async {
-        while node.server().polls < 6 {
+        while node.server().polls < 7 {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         node.stop.cancel();
     };
     tokio::join!(agent.run(), watch);
-    // Three failures (1 s, 2 s, 4 s, each with jitter), one poll that was asked for the facts, then a minute.
+    // Three failures (1 s, 2 s, 4 s, each with jitter), three polls because of questions, then a minute.
     let passed = begun.elapsed();
     let expected = Duration::from_mins(1)..Duration::from_secs(80);
     assert!(expected.contains(&passed), "{passed:?}");

@@ -4,12 +4,16 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use evenkeel_kit::Secret;
+use evenkeel_proto::agent as pb;
 use evenkeel_update_agent::facts::Facts;
 use evenkeel_update_agent::identity::Identity;
-use evenkeel_update_agent::link::{Applicant, GrpcLink, JoinToken, Link, LinkError, Trust};
+use evenkeel_update_agent::link::{
+    Applicant, GrpcLink, JoinToken, Link, LinkError, Question, Trust,
+};
 use evenkeel_update_agent::model::Act;
 use evenkeel_update_agent::os::OsRelease;
 use rcgen::SanType;
+use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::support::server::{SECRET, TestServer};
@@ -30,6 +34,15 @@ fn applicant(token: &JoinToken) -> Applicant {
         },
         architecture: "amd64".into(),
         public_key: vec![1, 2, 3],
+    }
+}
+
+fn question(facts: &Facts, whole: bool) -> Question<'_> {
+    Question {
+        facts,
+        whole,
+        packages: None,
+        attempt: None,
     }
 }
 
@@ -138,22 +151,56 @@ async fn the_credential_goes_with_every_call_and_can_be_replaced() {
     let server = TestServer::on_loopback().await;
     let link = trusting(&server).await;
     let facts = Facts::default();
-    let error = link.poll(&facts, false, None).await.unwrap_err();
+    let error = link.poll(question(&facts, false)).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "the server does not accept this node: the credential is not valid"
     );
     link.renew(&Secret::new("first-credential")).unwrap();
     server.brain.lock().unwrap().renewal = "second".into();
-    let answer = link.poll(&facts, false, None).await.unwrap();
+    let answer = link.poll(question(&facts, false)).await.unwrap();
     assert!(answer.want_facts);
     let credential = answer.credential.unwrap();
     assert_eq!(credential.reveal(), "second");
-    link.poll(&facts, true, None).await.unwrap_err();
+    link.poll(question(&facts, true)).await.unwrap_err();
     link.renew(&credential).unwrap();
-    let answer = link.poll(&facts, true, None).await.unwrap();
+    let answer = link.poll(question(&facts, true)).await.unwrap();
     assert!(!answer.want_facts, "the digests agree");
     assert_eq!(answer.decision.act, Act::Idle);
+}
+
+#[tokio::test]
+async fn the_list_of_packages_and_leave_ahead_cross_the_wire() {
+    let server = TestServer::on_loopback().await;
+    let link = trusting(&server).await;
+    link.renew(&Secret::new("first-credential")).unwrap();
+    let packages = "{\"repo\":[]}";
+    let facts = Facts {
+        packages_digest: Some(Sha256::digest(packages).into()),
+        ..Facts::default()
+    };
+    let at = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
+    server.brain.lock().unwrap().grant = Some(pb::Grant {
+        target_digest: "d".into(),
+        windows: vec![pb::Window {
+            start: at(10),
+            end: at(20),
+        }],
+        expires: at(15),
+    });
+    let asked = link.poll(question(&facts, true)).await.unwrap();
+    assert!(asked.want_packages && !asked.want_facts);
+    let told = Question {
+        packages: Some(packages),
+        ..question(&facts, false)
+    };
+    let answer = link.poll(told).await.unwrap();
+    assert!(!answer.want_packages);
+    assert_eq!(answer.now.unwrap().timestamp(), 1_800_000_000);
+    let grant = answer.decision.grant.unwrap();
+    assert_eq!(grant.target_digest, "d");
+    assert_eq!(grant.windows[0].start.timestamp(), 10);
+    assert_eq!(grant.expires.timestamp(), 15);
 }
 
 #[tokio::test]
@@ -162,7 +209,7 @@ async fn a_server_that_is_busy_is_asked_again() {
     let link = trusting(&server).await;
     link.renew(&Secret::new("first-credential")).unwrap();
     server.brain.lock().unwrap().unavailable = 1;
-    link.poll(&Facts::default(), false, None).await.unwrap();
+    link.poll(question(&Facts::default(), false)).await.unwrap();
     assert_eq!(server.brain.lock().unwrap().calls, ["poll", "poll"]);
 }
 
@@ -174,7 +221,7 @@ async fn a_server_that_never_answers_is_not_waited_for_longer_than_the_deadline(
     let link = GrpcLink::new(&server.url(), &trust, Duration::from_millis(200)).unwrap();
     server.brain.lock().unwrap().mute = true;
     let facts = Facts::default();
-    let call = link.poll(&facts, false, None);
+    let call = link.poll(question(&facts, false));
     let error = tokio::time::timeout(DEADLINE, call)
         .await
         .unwrap()
@@ -193,7 +240,10 @@ async fn where_nobody_listens_there_is_an_error_and_no_wait() {
     let url = format!("https://{}", listener.local_addr().unwrap());
     drop(listener);
     let link = GrpcLink::new(&url, &trust, DEADLINE).unwrap();
-    let error = link.poll(&Facts::default(), false, None).await.unwrap_err();
+    let error = link
+        .poll(question(&Facts::default(), false))
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("refused"), "{error}");
     let token = JoinToken::parse(&other.token()).unwrap();
     Trust::settle(&url, &token, None).await.unwrap_err();

@@ -1,10 +1,14 @@
 //! The agent dies anywhere, and the next one goes on.
 
+use std::path::Path;
+use std::time::Duration;
+
 use chrono::TimeDelta;
 use evenkeel_kit::Clock;
 use evenkeel_update_agent::agent::AgentError;
 use evenkeel_update_agent::journal::FileJournal;
 use evenkeel_update_agent::model::News;
+use evenkeel_update_agent::runner::{Command, HostRunner, Runner};
 
 use crate::support::journal::{BreakingJournal, Side};
 use crate::support::node::Node;
@@ -168,6 +172,49 @@ async fn a_journal_that_makes_no_sense_does_not_hold_the_agent_up() {
     assert_eq!(node.server().story(), STORY);
     assert_eq!(node.left_over(), ["journal.json.corrupt-0"]);
     assert_eq!(FileJournal::look(&node.place().journal()).unwrap(), None);
+}
+
+/// Locks as dpkg does, says so, and holds on until the file `go` is there.
+const HOLD: &str = r#"
+use Fcntl;
+open(my $file, "+>", "$ARGV[0]/var/lib/dpkg/lock") or die;
+my $lock = pack("s s x4 q q l x4", F_WRLCK, 0, 0, 0, 0);
+fcntl($file, F_SETLK, $lock) or die;
+open(my $said, ">", "$ARGV[0]/held") or die; close($said);
+select(undef, undef, undef, 0.01) until -e "$ARGV[0]/go";
+"#;
+
+#[tokio::test]
+async fn an_update_that_outlives_its_deadline_is_waited_for_and_not_called_failed() {
+    let node = Node::in_window();
+    node.packages().slow = true;
+    let root = node.place().root().to_owned();
+    let dpkg = async {
+        node.system.hanging.notified().await;
+        let folder = root.display().to_string();
+        let hold = Command::new("perl", Duration::from_mins(1)).with(["-e", HOLD, &folder]);
+        HostRunner::new(Path::new("/")).run(&hold).await.unwrap()
+    };
+    let agent = async {
+        let mut agent = node.agent();
+        let error = agent.run_once().await.unwrap_err();
+        assert!(matches!(error, AgentError::Attempt(_)), "{error}");
+        assert_eq!(node.server().story(), "downloading, downloaded, began");
+        // Whatever the server says meanwhile, what has begun is neither cancelled nor begun again.
+        node.server().target = None;
+        agent.run_once().await.unwrap_err();
+        assert_eq!(node.server().story(), "downloading, downloaded, began");
+        assert_eq!(node.system.listing(), "app 2 unpacked\nlib 1 installed");
+        std::fs::write(root.join("go"), "").unwrap();
+        agent.run_once().await.unwrap();
+    };
+    let both = async { tokio::join!(dpkg, agent) };
+    let both = tokio::time::timeout(Duration::from_mins(1), both).await;
+    let (ended, ()) = both.expect("a dpkg and an agent that waits for it");
+    assert!(ended.succeeded(), "{ended:?}");
+    assert_eq!(node.server().story(), STORY);
+    assert_eq!(node.system.listing(), "app 2 installed\nlib 2 installed");
+    assert_eq!(node.server().begins, 1);
 }
 
 /// Leave was given, the power went, and it came back after the window: what was not begun does not begin.

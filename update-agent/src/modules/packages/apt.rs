@@ -89,7 +89,7 @@ impl Tools {
     pub async fn simulate(&self, wanted: &PackageWish) -> Result<Simulation, Failure> {
         let command = self
             .apt_get(self.limits.look, !wanted.sources.is_empty())
-            .with(["--simulate"]);
+            .with(["--simulate", "--verbose-versions"]);
         let command = match &wanted.mode {
             PackageMode::Latest => command.with(["upgrade", "--with-new-pkgs"]),
             PackageMode::Exactly(packages) => {

@@ -28,7 +28,7 @@ use crate::place::Place;
 
 pub use self::apt::{Limits, Tools};
 pub use self::files::{Deb, Digest, hex};
-pub use self::parse::{Install, Known as KnownPackage};
+pub use self::parse::{Install, Kept, Known as KnownPackage, Simulation};
 pub use self::plan::{Item, Observed, Step};
 
 /// Bring packages to a state.
@@ -309,6 +309,18 @@ impl Module for Packages {
             }
         }
         Ok(Ready::Yes)
+    }
+
+    async fn at_work(&self, trying: Try) -> Result<Option<String>, Failure> {
+        let held = match trying {
+            Try::First => DpkgLock::is_held(&self.place).map_err(storage)?,
+            Try::Again => match DpkgLock::take(&self.place, self.tools.limits().lock).await {
+                Ok(_) => false,
+                Err(DpkgLockError::Held(_)) => true,
+                Err(DpkgLockError::File(error)) => return Err(storage(error)),
+            },
+        };
+        Ok(held.then(|| "another program holds dpkg's lock".to_owned()))
     }
 
     async fn apply(&self, step: &Step, trying: Try) -> Result<(), Failure> {

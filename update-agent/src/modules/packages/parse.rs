@@ -70,7 +70,32 @@ pub struct Simulation {
     pub installs: Vec<Install>,
     /// Packages that would be removed.
     pub removals: Vec<String>,
+    /// Packages that would stay although there is a newer version. What apt says of them is for people: a line that
+    /// makes no sense is passed over.
+    pub kept: Vec<Kept>,
 }
+
+/// A package that would stay although there is a newer version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Its name as apt says it.
+    pub package: String,
+    /// The newer version.
+    pub available: String,
+    /// Whether that is let out to some machines first.
+    pub phased: bool,
+}
+
+/// What apt says before the packages that it keeps; `true` for those whose turn has not come.
+const KEEPING: [(&str, bool); 4] = [
+    ("The following packages have been kept back:", false),
+    (
+        "The following upgrades have been deferred due to phasing:",
+        true,
+    ),
+    ("Not upgrading:", false),
+    ("Not upgrading yet due to phasing:", true),
+];
 
 /// A package that would be unpacked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +120,18 @@ impl Install {
 /// Reads what `apt-get --simulate` prints; `Err` is the line that makes no sense.
 pub fn simulation(text: &str) -> Result<Simulation, &str> {
     let mut simulation = Simulation::default();
+    let mut keeping = None;
     for line in text.lines() {
+        if line.starts_with(' ') {
+            simulation
+                .kept
+                .extend(keeping.and_then(|phased| kept(line, phased)));
+            continue;
+        }
+        keeping = KEEPING
+            .iter()
+            .find(|(said, _)| *said == line)
+            .map(|(_, phased)| *phased);
         if let Some(rest) = line.strip_prefix("Inst ") {
             simulation.installs.push(install(rest).ok_or(line)?);
         } else if let Some(rest) = line.strip_prefix("Remv ").or(line.strip_prefix("Purg ")) {
@@ -104,6 +140,17 @@ pub fn simulation(text: &str) -> Result<Simulation, &str> {
         }
     }
     Ok(simulation)
+}
+
+/// `   NAME[:ARCH] (BEFORE => AFTER)`.
+fn kept(line: &str, phased: bool) -> Option<Kept> {
+    let (package, versions) = line.trim().split_once(" (")?;
+    let (_, available) = versions.strip_suffix(')')?.split_once(" => ")?;
+    Some(Kept {
+        package: package.to_owned(),
+        available: available.to_owned(),
+        phased,
+    })
 }
 
 /// `NAME[:ARCH] [BEFORE] (AFTER ORIGIN, ORIGIN [ARCH]) [NAME:ARCH ]`, where the second and the last part may be missing.
@@ -262,6 +309,33 @@ Conf demo-app (1.1 stable [all])
         linux-image-6.1.0-40-amd64 - -> 6.1.153-1 amd64 (linux-image-6.1.0-40-amd64)
         ");
         assert!(simulation.removals.is_empty());
+    }
+
+    #[test]
+    fn what_apt_keeps_is_read_with_the_version_that_it_would_have() {
+        let text = "\
+The following packages have been kept back:
+   demo-held (1.0 => 1.1)
+   libc6:i386 (1:2.36-9 => 1:2.36-10)
+   nonsense
+The following upgrades have been deferred due to phasing:
+   demo-phased (1.0 => 2.0)
+The following packages will be upgraded:
+   demo-app (1.0 => 1.1)
+1 upgraded, 0 newly installed, 0 to remove and 3 not upgraded.
+";
+        let kept = simulation(text).unwrap().kept.into_iter();
+        let seen: Vec<_> = kept
+            .map(|kept| format!("{} {} {}", kept.package, kept.available, kept.phased))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                "demo-held 1.1 false",
+                "libc6:i386 1:2.36-10 false",
+                "demo-phased 2.0 true"
+            ]
+        );
     }
 
     #[test]

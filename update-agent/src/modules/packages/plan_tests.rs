@@ -35,7 +35,7 @@ impl World {
         }
         Simulation {
             installs,
-            removals: Vec::new(),
+            ..Simulation::default()
         }
     }
 
@@ -213,7 +213,7 @@ fn what_comes_along_is_marked_as_automatic_and_what_was_asked_for_is_not() {
                     architecture: "amd64".into(),
                 })
                 .into(),
-            removals: Vec::new(),
+            ..Simulation::default()
         },
         ..Observed::default()
     };

@@ -7,10 +7,24 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use evenkeel_kit::Secret;
 use evenkeel_update_agent::facts::Facts;
+use evenkeel_update_agent::grants::Grant;
 use evenkeel_update_agent::journal::Entry;
-use evenkeel_update_agent::link::{Answer, Applicant, Enrolled, Leave, Link, LinkError};
+use evenkeel_update_agent::link::{Answer, Applicant, Enrolled, Leave, Link, LinkError, Question};
 use evenkeel_update_agent::model::{Act, Decision, Event, News, Target};
+use sha2::{Digest, Sha256};
 use uuid::Uuid;
+
+/// Whether the server can be reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Presence {
+    #[default]
+    Here,
+    /// For one more poll.
+    Leaving,
+    Away,
+    /// It can, and does not accept the node's credential.
+    Denying,
+}
 
 /// What the server wants, what it was told, and how it misbehaves.
 #[derive(Debug, Default)]
@@ -23,6 +37,16 @@ pub struct World {
     /// Every event that arrived, repeated or not.
     pub arrived: usize,
     pub facts: Option<Facts>,
+    /// The list of packages that it was told.
+    pub packages: Option<String>,
+    /// How often a list of packages arrived.
+    pub lists: u32,
+    /// Whether it can be reached.
+    pub presence: Presence,
+    /// Leave for the time when it is away.
+    pub grant: Option<Grant>,
+    /// Its clock.
+    pub now: Option<DateTime<Utc>>,
     /// So many polls are not answered.
     pub silent_polls: u32,
     /// So many reports are stored, and the answer is lost.
@@ -54,6 +78,21 @@ impl World {
     pub fn story(&self) -> String {
         let names = self.only_attempt().iter().map(|event| event.news.name());
         names.collect::<Vec<_>>().join(", ")
+    }
+
+    fn reach(&self) -> Result<(), LinkError> {
+        match self.presence {
+            Presence::Here | Presence::Leaving => Ok(()),
+            Presence::Away => Err(LinkError::Unavailable("nobody is there".into())),
+            Presence::Denying => Err(LinkError::Denied("the credential is not valid".into())),
+        }
+    }
+
+    /// As the real one: when the facts have a digest of which it has no text.
+    fn wants_packages(&self) -> bool {
+        let told = self.facts.as_ref().and_then(|facts| facts.packages_digest);
+        let has = self.packages.as_ref();
+        told.is_some() && told != has.map(|text| Sha256::digest(text).into())
     }
 
     fn decide(&self, attempt: Option<Uuid>) -> Act {
@@ -88,29 +127,36 @@ impl Link for FakeLink {
         Err(LinkError::Refused("nobody enrols here".into()))
     }
 
-    async fn poll(
-        &self,
-        facts: &Facts,
-        whole: bool,
-        attempt: Option<(Uuid, u32)>,
-    ) -> Result<Answer, LinkError> {
+    async fn poll(&self, question: Question<'_>) -> Result<Answer, LinkError> {
         let mut world = self.0.lock().unwrap();
         world.polls += 1;
+        world.reach()?;
+        let facts = question.facts;
         if world.silent_polls > 0 {
             world.silent_polls -= 1;
             return Err(LinkError::Unavailable("nobody is there".into()));
         }
-        if whole {
+        if question.whole {
             world.facts = Some(facts.clone());
         }
-        let act = world.decide(attempt.map(|(id, _)| id));
+        if let Some(packages) = question.packages {
+            world.packages = Some(packages.to_owned());
+            world.lists += 1;
+        }
+        let act = world.decide(question.attempt.map(|(id, _)| id));
+        if world.presence == Presence::Leaving {
+            world.presence = Presence::Away;
+        }
         Ok(Answer {
             want_facts: world.facts.as_ref() != Some(facts),
+            want_packages: world.wants_packages(),
+            now: world.now,
             next_poll: Duration::from_mins(1),
             decision: Decision {
                 act,
                 reason: "the test wants it so".into(),
                 next: None,
+                grant: world.grant.clone(),
             },
             credential: world.renewal.take().map(Secret::new),
         })
@@ -119,6 +165,7 @@ impl Link for FakeLink {
     async fn begin(&self, entry: &Entry) -> Result<Leave, LinkError> {
         let mut world = self.0.lock().unwrap();
         world.begins += 1;
+        world.reach()?;
         assert!(entry.unsent().is_empty(), "all earlier news is told first");
         Ok(if world.open && !world.refuse {
             Leave::Granted {
@@ -133,6 +180,7 @@ impl Link for FakeLink {
 
     async fn report(&self, entry: &Entry) -> Result<u32, LinkError> {
         let mut world = self.0.lock().unwrap();
+        world.reach()?;
         world.arrived += entry.unsent().len();
         let forget = world.forgotten > 0;
         world.forgotten = world.forgotten.saturating_sub(1);

@@ -32,6 +32,10 @@ pub struct Brain {
     pub told: BTreeMap<String, Vec<pb::Event>>,
     /// The facts that it was told.
     pub facts: Option<pb::Facts>,
+    /// The list of packages that it was told.
+    pub packages: String,
+    /// Leave for the time when it cannot be reached.
+    pub grant: Option<pb::Grant>,
     /// Who enrolled.
     pub enrolled: Option<pb::EnrollRequest>,
     /// So many calls are answered with UNAVAILABLE.
@@ -51,6 +55,8 @@ impl Default for Brain {
             renewal: String::new(),
             told: BTreeMap::new(),
             facts: None,
+            packages: String::new(),
+            grant: None,
             enrolled: None,
             unavailable: 0,
             mute: false,
@@ -179,7 +185,13 @@ impl AgentService for Double {
         if let Some(facts) = request.facts {
             brain.facts = Some(facts);
         }
+        if !request.packages.is_empty() {
+            brain.packages = request.packages;
+        }
         let known = brain.facts.as_ref().map(digest);
+        let told = brain.facts.as_ref().map(|facts| &facts.packages_digest);
+        let has = Sha256::digest(&brain.packages).to_vec();
+        let want_packages = told.is_some_and(|told| !told.is_empty() && *told != has);
         let credential = std::mem::take(&mut brain.renewal);
         if !credential.is_empty() {
             brain.credential.clone_from(&credential);
@@ -192,8 +204,10 @@ impl AgentService for Double {
                 act: Some(brain.decide(request.attempt.as_ref())),
                 reason: "the test wants it so".into(),
                 next: None,
+                grant: brain.grant.clone(),
             }),
             credential,
+            want_packages,
         }))
     }
 

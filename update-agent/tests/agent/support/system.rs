@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use evenkeel_update_agent::modules::packages::hex;
 use evenkeel_update_agent::runner::{Command, Output, RunError, Runner};
@@ -26,6 +27,15 @@ pub struct Packages {
     pub in_the_way: Vec<String>,
     /// What `apt-get update` says when it fails.
     pub refresh_error: String,
+    /// A person marked them to stay.
+    pub held: BTreeSet<String>,
+    /// apt cannot update them without more than an update.
+    pub kept_back: BTreeSet<String>,
+    /// `apt-mark auto` says this when it fails.
+    pub mark_error: String,
+    /// The next installation is not done at its deadline, and goes on beside the agent: it unpacks the first package,
+    /// says so, and waits until somebody holds dpkg's lock and says that in the file `held`.
+    pub slow: bool,
     /// The next installation stops after the first package was unpacked, and stays there.
     pub hang: bool,
 }
@@ -119,6 +129,16 @@ impl FakeSystem {
     fn simulate(&self, wanted: &[(String, String)]) -> Output {
         let packages = self.packages.lock().unwrap();
         let mut text = String::from("Reading package lists...\n");
+        let stays =
+            |name: &String| packages.held.contains(name) || packages.kept_back.contains(name);
+        let (kept, wanted): (Vec<_>, Vec<_>) = wanted.iter().partition(|(name, _)| stays(name));
+        if !kept.is_empty() {
+            text.push_str("The following packages have been kept back:\n");
+        }
+        for (name, version) in kept {
+            let before = &packages.installed[name].0;
+            writeln!(text, "   {name} ({before} => {version})").unwrap();
+        }
         for (name, version) in wanted {
             let before = packages.installed.get(name).map(|(version, _)| version);
             match before {
@@ -205,8 +225,20 @@ impl FakeSystem {
         }
     }
 
-    async fn install(&self, paths: &[&str]) -> Output {
+    async fn install(&self, paths: &[&str]) -> Result<Output, RunError> {
         self.note("install");
+        if std::mem::take(&mut self.packages.lock().unwrap().slow) {
+            self.unpack(paths[0]);
+            self.hanging.notify_one();
+            while !self.root.join("held").exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            return Err(RunError::Deadline {
+                program: "apt-get".into(),
+                after: Duration::from_mins(1),
+                said: String::new(),
+            });
+        }
         let hang = std::mem::take(&mut self.packages.lock().unwrap().hang);
         for path in paths {
             self.unpack(path);
@@ -215,14 +247,19 @@ impl FakeSystem {
                 std::future::pending::<()>().await;
             }
         }
-        self.configure()
+        Ok(self.configure())
     }
 
     fn list(&self) -> Output {
         let packages = self.packages.lock().unwrap();
         let mut text = String::new();
         for (name, (version, state)) in &packages.installed {
-            writeln!(text, "{name}\tall\t{version}\tinstall\t{state}\tok").unwrap();
+            let want = if packages.held.contains(name) {
+                "hold"
+            } else {
+                "install"
+            };
+            writeln!(text, "{name}\tall\t{version}\t{want}\t{state}\tok").unwrap();
         }
         said(text)
     }
@@ -238,7 +275,21 @@ impl FakeSystem {
         said(names.concat())
     }
 
-    async fn apt_get(&self, arguments: &[&str], operands: &[&str]) -> Output {
+    async fn apt_get(&self, arguments: &[&str], operands: &[&str]) -> Result<Output, RunError> {
+        let paths = operands.first().is_some_and(|path| path.starts_with('/'));
+        if paths && !arguments.contains(&"--simulate") {
+            let sure = ["install", "--no-remove"];
+            assert!(
+                sure.iter().all(|word| arguments.contains(word)),
+                "{arguments:?}"
+            );
+            return self.install(operands).await;
+        }
+        Ok(self.apt_get_looks(arguments, operands, paths))
+    }
+
+    /// apt as it changes no package.
+    fn apt_get_looks(&self, arguments: &[&str], operands: &[&str], paths: bool) -> Output {
         let has = |word: &str| arguments.contains(&word);
         if has("update") {
             self.note("refresh");
@@ -255,22 +306,15 @@ impl FakeSystem {
         if has("--simulate") && has("upgrade") {
             return self.simulate(&self.latest());
         }
-        let paths = operands.first().is_some_and(|path| path.starts_with('/'));
-        if has("--simulate") {
-            let wanted = operands.iter().map(|operand| {
-                if paths {
-                    of_path(operand)
-                } else {
-                    self.resolve(operand)
-                }
-            });
-            return self.simulate(&wanted.collect::<Vec<_>>());
-        }
-        assert!(
-            has("install") && has("--no-remove") && paths,
-            "{arguments:?}"
-        );
-        self.install(operands).await
+        assert!(has("--simulate"), "{arguments:?}");
+        let wanted = operands.iter().map(|operand| {
+            if paths {
+                of_path(operand)
+            } else {
+                self.resolve(operand)
+            }
+        });
+        self.simulate(&wanted.collect::<Vec<_>>())
     }
 
     fn dpkg(&self, arguments: &[&str], operands: &[&str]) -> Output {
@@ -303,6 +347,9 @@ impl FakeSystem {
                 .collect();
             return said(names.concat());
         }
+        if !packages.mark_error.is_empty() {
+            return failed(&packages.mark_error);
+        }
         packages
             .automatic
             .extend(operands.iter().map(|&name| name.to_owned()));
@@ -320,7 +367,7 @@ impl Runner for FakeSystem {
         let options = halves.next().unwrap_or_default();
         let operands = halves.next().unwrap_or_default();
         Ok(match command.program.as_str() {
-            "apt-get" => self.apt_get(options, operands).await,
+            "apt-get" => self.apt_get(options, operands).await?,
             "env" => self.download(operands),
             "dpkg-query" => self.list(),
             "dpkg" => self.dpkg(options, operands),
