@@ -52,8 +52,9 @@ snapshots: ## no snapshot is left unreviewed
 	@$(step) snapshots deploy/dev/snapshots check
 
 .PHONY: tests
-tests: ## all tests, with their own output
-	@SHOW=1 $(step) tests cargo test --workspace --locked
+tests: ## all tests, with their own output; POLLS=n and ROUNDS=n for another size of the long ones
+	@SHOW=1 EVENKEEL_HISTORY_POLLS=$(or $(POLLS),100000) EVENKEEL_RACE_ROUNDS=$(or $(ROUNDS),50) EVENKEEL_FUZZ_SECONDS=30 \
+	  $(step) tests cargo test --workspace --locked
 
 .PHONY: generate
 generate: ## make the committed generated files again (protobuf code, openapi.json)
@@ -72,12 +73,22 @@ agent: ## the agent as it is shipped: static and small
 	@ls -l "target/$$(rustc -vV | sed -n 's/^host: //p')/small/evenkeel-agent"
 
 .PHONY: test-full
-test-full: test test-kill ## `make test`, and the long tests one by one
+test-full: test test-kill test-history test-race ## `make test`, and the long tests one by one
 
 .PHONY: test-kill
 test-kill: tools ## the agent killed after every journal step, each twice, with real apt (ROUNDS=n for more)
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_KILL_ROUNDS=$(or $(ROUNDS),2) $(step) test-kill \
 	  cargo test --locked -p evenkeel-tests --test kill
+
+.PHONY: test-history
+test-history: tools ## what two servers record while they are killed is what simulated nodes did (POLLS=n, SEED=n)
+	@SHOW=1 EVENKEEL_HISTORY_POLLS=$(or $(POLLS),1000000) $(if $(SEED),EVENKEEL_HISTORY_SEED=$(SEED)) \
+	  $(step) test-history cargo test --locked -p evenkeel-tests --test history -- --nocapture
+
+.PHONY: test-race
+test-race: tools ## 200 nodes race for the slots of an assignment at two servers that are killed (ROUNDS=n, SEED=n)
+	@SHOW=1 EVENKEEL_RACE_ROUNDS=$(or $(ROUNDS),1000) $(if $(SEED),EVENKEEL_RACE_SEED=$(SEED)) \
+	  $(step) test-race cargo test --locked -p evenkeel-tests --test race -- --nocapture
 
 .PHONY: clean
 clean: ## remove what was built; the Debian roots in the cache folder stay

@@ -28,6 +28,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
             "store",
         ],
     ),
+    ("simulator", &["kit", "proto"]),
     ("store", &["domain", "kit", "migrations"]),
     ("update-agent", &["kit", "proto"]),
 ];

@@ -64,7 +64,14 @@ pub fn misunderstood(
     let mut found = Vec::new();
     for document in documents {
         for command in commands(&document.text) {
-            let words: Vec<&str> = command.split_whitespace().collect();
+            let Some(words) = shlex::split(&command) else {
+                found.push(format!(
+                    "{}: `{command}`: a quote is not closed",
+                    document.path
+                ));
+                continue;
+            };
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
             if words.first().is_some_and(|first| programs.contains(first))
                 && let Err(why) = understands(&words)
             {

@@ -33,6 +33,7 @@ pub const DOORS: &[Door] = &[
             "maintenance-manager/",
             "update-agent/",
             "server/",
+            "simulator/",
             "bench/",
             "tests/",
         ],

@@ -1,0 +1,112 @@
+//! Holds what servers recorded against what the nodes did.
+
+mod eim;
+mod own;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use evenkeel_simulator::truth::{EimTruth, OwnTruth};
+
+use super::book::{Book, Member};
+use super::record::Run;
+
+/// What must never be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which rule.
+    pub rule: Rule,
+    /// On which instance.
+    pub instance: String,
+    /// What was found.
+    pub found: String,
+}
+
+/// A rule of histories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// What was acknowledged is stored.
+    NoReportIsLost,
+    /// What happened once is recorded once.
+    NoRunTwice,
+    /// What is recorded happened.
+    NothingIsInvented,
+    /// Nothing begins outside a window or without leave, by the clock of whoever decided.
+    NoBeginWithoutLeave,
+    /// An instance has one open run at a time.
+    NoTwoOpenRuns,
+    /// A run ended as the node did.
+    EndsMatch,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} on {}: {}", self.rule, self.instance, self.found)
+    }
+}
+
+/// Collects what is found on one node.
+#[derive(Debug)]
+struct Findings<'a> {
+    member: &'a Member,
+    found: Vec<Violation>,
+}
+
+impl Findings<'_> {
+    fn add(&mut self, rule: Rule, found: String) {
+        self.found.push(Violation {
+            rule,
+            instance: self.member.instance.clone(),
+            found,
+        });
+    }
+}
+
+/// Everything that is wrong with the records of a node of our own agent.
+pub fn own_node(member: &Member, truth: &OwnTruth, runs: &[&Run], book: &Book) -> Vec<Violation> {
+    let mut findings = Findings {
+        member,
+        found: Vec::new(),
+    };
+    one_at_a_time(&mut findings, runs);
+    own::own(&mut findings, truth, runs, book);
+    findings.found
+}
+
+/// Everything that is wrong with the records of a node of the ancestor's agent.
+pub fn eim_node(member: &Member, truth: &EimTruth, runs: &[&Run], book: &Book) -> Vec<Violation> {
+    let mut findings = Findings {
+        member,
+        found: Vec::new(),
+    };
+    one_at_a_time(&mut findings, runs);
+    eim::eim(&mut findings, truth, runs, book);
+    findings.found
+}
+
+/// No two runs of an instance are open at the same instant, and none ends before it was opened.
+fn one_at_a_time(findings: &mut Findings<'_>, runs: &[&Run]) {
+    let mut spans: Vec<_> = runs
+        .iter()
+        .filter_map(|run| Some((run.opened()?, *run)))
+        .collect();
+    spans.sort_by_key(|(opened, run)| (*opened, run.over()));
+    for pair in spans.windows(2) {
+        let ((_, first), (opened, second)) = (pair[0], pair[1]);
+        if first.over().is_none_or(|over| opened < over) {
+            let found = format!(
+                "{} was opened at {opened} while {} was open",
+                second.id, first.id
+            );
+            findings.add(Rule::NoTwoOpenRuns, found);
+        }
+    }
+    for run in runs {
+        let is_in_order = run.events.is_sorted_by_key(|entry| entry.at);
+        if run.events.is_empty() || !is_in_order {
+            let found = format!("the events of {} are none or out of order", run.id);
+            findings.add(Rule::NothingIsInvented, found);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Each rule, broken by hand.
+
+mod eim;
+mod own;
+
+use chrono::{DateTime, TimeDelta};
+use evenkeel_simulator::clock::{Moment, Time};
+use uuid::Uuid;
+
+use crate::history::book::{Book, Held, Member, Opened, Step, Wished};
+use crate::history::record::{Entry, Run};
+
+const POLICY: &str = "osupdatepolicy-00000001";
+
+fn at(seconds: i64) -> Time {
+    DateTime::UNIX_EPOCH + TimeDelta::seconds(seconds)
+}
+
+fn moment(seconds: i64) -> Moment {
+    Moment {
+        node: at(seconds),
+        truth: at(seconds),
+    }
+}
+
+fn member() -> Member {
+    Member {
+        host: "host-00000001".into(),
+        instance: "inst-00000001".into(),
+        site: "site-00000001".into(),
+        is_eim: false,
+    }
+}
+
+fn step(asked: i64, done: i64) -> Step {
+    Step {
+        asked: at(asked),
+        done: Some(at(done)),
+    }
+}
+
+/// A window from 100 to 200, made at 10, and a wish of the project since 5.
+fn book() -> Book {
+    Book {
+        windows: vec![Opened {
+            scope: "site-00000001".into(),
+            window: (at(100), at(200)),
+            is_order: false,
+            held: Held::since(step(10, 11)),
+        }],
+        wishes: vec![Wished {
+            scope: "project".into(),
+            policy: POLICY.into(),
+            held: Held::since(step(5, 6)),
+        }],
+        ..Book::default()
+    }
+}
+
+fn run(number: u32, attempt: Option<u128>, events: &[(&str, &str, Option<u32>, i64)]) -> Run {
+    let entry = |(event, state, sequence, time): &(&str, &str, Option<u32>, i64)| Entry {
+        event: (*event).to_owned(),
+        state: (*state).to_owned(),
+        sequence: *sequence,
+        at: at(*time),
+    };
+    Run {
+        id: format!("osupdaterun-{number:08x}"),
+        instance: "inst-00000001".into(),
+        attempt: attempt.map(Uuid::from_u128),
+        state: events
+            .last()
+            .map(|last| last.1.to_owned())
+            .unwrap_or_default(),
+        events: events.iter().map(entry).collect(),
+    }
+}

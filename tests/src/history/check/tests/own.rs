@@ -1,0 +1,269 @@
+//! Nodes of our own agent.
+
+use evenkeel_simulator::truth::{Attempt, Leave, OwnTruth, Told};
+
+use super::super::{Rule, own_node};
+use super::*;
+use crate::history::book::Paused;
+
+/// An attempt that fetched, asked at 120, began at 122 and finished.
+fn attempt() -> Attempt {
+    let told = [
+        ("downloading", 90),
+        ("downloaded", 91),
+        ("began", 122),
+        ("finished", 130),
+    ];
+    Attempt {
+        id: Uuid::from_u128(1),
+        digest: POLICY.into(),
+        events: told
+            .map(|(news, time)| Told {
+                news,
+                at: moment(time),
+            })
+            .to_vec(),
+        acknowledged: 4,
+        leave: Some(Leave::Asked {
+            asked: at(120),
+            granted: at(121),
+            before: at(200),
+        }),
+        forgotten: false,
+    }
+}
+
+fn record() -> Run {
+    let events = [
+        ("downloading", "downloading", Some(1), 91),
+        ("downloaded", "staged", Some(2), 92),
+        ("began", "applying", Some(3), 123),
+        ("finished", "succeeded", Some(4), 131),
+    ];
+    run(1, Some(1), &events)
+}
+
+/// The rules that are broken.
+fn broken(attempts: Vec<Attempt>, runs: &[Run], book: &Book) -> Vec<Rule> {
+    let truth = OwnTruth {
+        attempts,
+        facts_digest: Vec::new(),
+    };
+    let runs: Vec<_> = runs.iter().collect();
+    let found = own_node(&member(), &truth, &runs, book);
+    found.into_iter().map(|violation| violation.rule).collect()
+}
+
+#[test]
+fn what_was_recorded_as_it_happened_is_fine() {
+    assert_eq!(broken(vec![attempt()], &[record()], &book()), []);
+}
+
+#[test]
+fn an_acknowledged_attempt_without_a_run_is_lost() {
+    assert_eq!(
+        broken(vec![attempt()], &[], &book()),
+        [Rule::NoReportIsLost]
+    );
+    let silent = Attempt {
+        acknowledged: 0,
+        ..attempt()
+    };
+    assert_eq!(
+        broken(vec![silent], &[], &book()),
+        [],
+        "it was not acknowledged"
+    );
+}
+
+#[test]
+fn an_acknowledged_event_that_is_not_recorded_is_lost() {
+    let mut short = record();
+    short.events.pop();
+    short.state = "applying".into();
+    let found = broken(vec![attempt()], &[short], &book());
+    assert_eq!(found, [Rule::NoReportIsLost, Rule::EndsMatch]);
+}
+
+#[test]
+fn an_attempt_that_is_two_runs_is_found() {
+    let mut again = record();
+    again.id = "osupdaterun-00000002".into();
+    for entry in &mut again.events {
+        entry.at += TimeDelta::seconds(100);
+    }
+    assert_eq!(
+        broken(vec![attempt()], &[record(), again], &book()),
+        [Rule::NoRunTwice]
+    );
+}
+
+#[test]
+fn an_event_that_is_recorded_twice_is_found() {
+    let mut twice = record();
+    let copy = twice.events[1].clone();
+    twice.events.insert(2, copy);
+    assert_eq!(
+        broken(vec![attempt()], &[twice], &book()),
+        [Rule::NoRunTwice]
+    );
+}
+
+#[test]
+fn what_nobody_did_is_found() {
+    let stranger = Run {
+        attempt: Some(Uuid::from_u128(9)),
+        ..record()
+    };
+    let found = broken(vec![], &[stranger], &book());
+    assert_eq!(found, [Rule::NothingIsInvented]);
+    let mut other = record();
+    other.events[1].event = "nothing_to_do".into();
+    assert_eq!(
+        broken(vec![attempt()], &[other], &book()),
+        [Rule::NothingIsInvented]
+    );
+    let mut cancelled = record();
+    let by_server = Entry {
+        event: "cancelled".into(),
+        sequence: None,
+        ..cancelled.events[2].clone()
+    };
+    cancelled.events.insert(2, by_server);
+    assert_eq!(
+        broken(vec![attempt()], &[cancelled], &book()),
+        [Rule::NothingIsInvented]
+    );
+}
+
+#[test]
+fn another_end_than_the_nodes_is_found() {
+    let mut other = record();
+    other.state = "cancelled".into();
+    assert_eq!(
+        broken(vec![attempt()], &[other], &book()),
+        [Rule::EndsMatch]
+    );
+}
+
+#[test]
+fn a_begin_outside_its_leave_is_found() {
+    let late = Attempt {
+        leave: Some(Leave::Asked {
+            asked: at(100),
+            granted: at(101),
+            before: at(122),
+        }),
+        ..attempt()
+    };
+    let without = Attempt {
+        leave: None,
+        ..attempt()
+    };
+    for attempt in [late, without] {
+        assert_eq!(
+            broken(vec![attempt], &[record()], &book()),
+            [Rule::NoBeginWithoutLeave]
+        );
+    }
+}
+
+#[test]
+fn leave_where_there_was_no_window_no_wish_or_a_pause_is_found() {
+    let mut shorter = book();
+    shorter.windows[0].window.1 = at(199);
+    let mut closed = book();
+    closed.windows[0].held.gone = Some(step(110, 111));
+    let mut unwished = book();
+    unwished.wishes[0].held.gone = Some(step(110, 111));
+    let mut paused = book();
+    let held = Held::since(step(110, 111));
+    paused.pauses.push(Paused {
+        scope: POLICY.into(),
+        held,
+    });
+    let mut cancelled = book();
+    cancelled
+        .cancelled
+        .push(("inst-00000001".into(), step(110, 111)));
+    for book in [shorter, closed, unwished, paused, cancelled] {
+        assert_eq!(
+            broken(vec![attempt()], &[record()], &book),
+            [Rule::NoBeginWithoutLeave]
+        );
+    }
+    let mut just_then = book();
+    just_then.windows[0].held.gone = Some(step(120, 122));
+    assert_eq!(
+        broken(vec![attempt()], &[record()], &just_then),
+        [],
+        "it may have come first"
+    );
+}
+
+#[test]
+fn leave_from_before_is_judged_by_the_nodes_clock() {
+    let ahead = |given: i64, windows: (i64, i64), expires: i64| Attempt {
+        leave: Some(Leave::Ahead {
+            asked: at(given),
+            given: at(given),
+            windows: vec![(at(windows.0), at(windows.1))],
+            expires: at(expires),
+        }),
+        ..attempt()
+    };
+    let judged = |attempt| broken(vec![attempt], &[record()], &book());
+    assert_eq!(judged(ahead(50, (100, 200), 300)), []);
+    assert_eq!(
+        judged(ahead(50, (100, 122), 300)),
+        [Rule::NoBeginWithoutLeave]
+    );
+    assert_eq!(
+        judged(ahead(50, (100, 200), 122)),
+        [Rule::NoBeginWithoutLeave]
+    );
+    assert_eq!(
+        judged(ahead(4, (100, 200), 300)),
+        [Rule::NoBeginWithoutLeave],
+        "no wish yet"
+    );
+    let mut wrong_clock = ahead(50, (100, 200), 300);
+    wrong_clock.events[2].at.node = at(222);
+    assert_eq!(judged(wrong_clock), [Rule::NoBeginWithoutLeave]);
+}
+
+#[test]
+fn two_open_runs_are_found() {
+    let second = Attempt {
+        id: Uuid::from_u128(2),
+        leave: None,
+        events: vec![Told {
+            news: "downloading",
+            at: moment(125),
+        }],
+        acknowledged: 1,
+        ..attempt()
+    };
+    let open = run(2, Some(2), &[("downloading", "downloading", Some(1), 125)]);
+    let found = broken(vec![attempt(), second], &[record(), open], &book());
+    assert_eq!(found, [Rule::NoTwoOpenRuns]);
+}
+
+#[test]
+fn a_forgotten_attempt_may_be_given_up() {
+    let forgotten = Attempt {
+        events: attempt().events[..3].to_vec(),
+        acknowledged: 3,
+        forgotten: true,
+        ..attempt()
+    };
+    let mut given_up = record();
+    given_up.events[3] = Entry {
+        event: "timed_out".into(),
+        state: "abandoned".into(),
+        sequence: None,
+        at: at(200),
+    };
+    given_up.state = "abandoned".into();
+    assert_eq!(broken(vec![forgotten], &[given_up], &book()), []);
+}

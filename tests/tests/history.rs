@@ -1,0 +1,229 @@
+//! Many nodes of both protocols, two servers on one Postgres that are killed every few seconds, and lines on which
+//! everything goes wrong: what is recorded at the end is what the nodes did.
+//!
+//! | variable | what it is |
+//! | --- | --- |
+//! | `EVENKEEL_HISTORY_POLLS` | how many polls are answered before the nodes finish |
+//! | `EVENKEEL_HISTORY_SEED` | what everything is drawn from; printed by each run |
+//! | `EVENKEEL_TEST_SERVER` | another build of `evenkeeld` to be tested |
+//!
+//! The seed gives every node, the operator and the killer the same dice again. How their throws interleave is up to the
+//! machine.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use evenkeel_simulator::chance::Chance;
+use evenkeel_simulator::line::Faults;
+use evenkeel_simulator::truth::Leave;
+use evenkeel_tests::history::{
+    Book, Crowd, Crowded, Desk, Member, Operator, Replicas, Run, Truth, check, number, read_runs,
+    say, story,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Runs are given up sooner than usual, so that this happens as well.
+const SETTINGS: &str = "
+[maintenance_manager]
+track_every = \"2s\"
+contacts_every = \"2s\"
+[maintenance_manager.patience]
+applying = \"50s\"
+rebooting = \"50s\"
+verifying = \"50s\"
+reverting = \"50s\"
+";
+
+const FAULTS: Faults = Faults {
+    lose_request: 15,
+    lose_answer: 20,
+    duplicate: 20,
+    straggle: 10,
+    delay: 15,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_recorded_is_what_happened() {
+    let seed = number(
+        "EVENKEEL_HISTORY_SEED",
+        u64::from(std::process::id()) * 7_919,
+    );
+    let polls = number("EVENKEEL_HISTORY_POLLS", 5_000);
+    say(&format!(
+        "EVENKEEL_HISTORY_SEED={seed} EVENKEEL_HISTORY_POLLS={polls}"
+    ));
+    let mut replicas = Replicas::start(2, SETTINGS).await;
+    let desk = Desk::new(&replicas.rest(), &replicas.token());
+    let crowded = Crowded {
+        own: 36,
+        eim: 32,
+        sites: 9,
+        faults: FAULTS,
+        seed,
+    };
+    let crowd = Crowd::gather(&replicas, &desk, crowded).await;
+    let operator = Operator::new(desk.clone(), Chance::new(seed, 1), crowd.members()).await;
+    let tally = Arc::clone(&crowd.weather.tally);
+
+    let begun = Instant::now();
+    let stop = CancellationToken::new();
+    let ended = CancellationToken::new();
+    let killer = kill_all_the_time(&mut replicas, Chance::new(seed, 2), stop.clone());
+    let work = async {
+        let book = operator.work(stop.clone()).await;
+        ended.cancel();
+        book
+    };
+    let pause = async {
+        let answered = as_f64(tally.polls.load(Ordering::Relaxed));
+        say(&format!(
+            "{:.0} polls/s",
+            answered / begun.elapsed().as_secs_f64()
+        ));
+        stop.cancel();
+        ended.cancelled().await;
+    };
+    let (kills, book, done) = tokio::join!(killer, work, crowd.live(polls, pause));
+
+    let runs = read_runs(&desk).await;
+    let shown = Seen::of(&done, &runs);
+    say(&format!(
+        "{kills} kills, {} windows, {} wishes, {} pauses; {shown:?}",
+        book.windows.len(),
+        book.wishes.len(),
+        book.pauses.len()
+    ));
+    let found: Vec<_> = done
+        .iter()
+        .filter_map(|node| wrong(node, &runs, &book))
+        .collect();
+    let logs = replicas.logs();
+    replicas.stop().await;
+    let found = found.join("\n\n");
+    assert!(
+        found.is_empty(),
+        "{found}\n{logs}\nEVENKEEL_HISTORY_SEED={seed}"
+    );
+    assert!(kills > 1, "only {kills} kills: this shows nothing");
+    shown.must_be_enough(polls);
+}
+
+/// What is wrong with the records of a node, with its whole story.
+fn wrong((member, truth, is_done): &Lived, runs: &[Run], book: &Book) -> Option<String> {
+    let of: Vec<_> = runs
+        .iter()
+        .filter(|run| run.instance == member.instance)
+        .collect();
+    let violations = match truth {
+        Truth::Own(own) => check::own_node(member, own, &of, book),
+        Truth::Eim(eim) => check::eim_node(member, eim, &of, book),
+    };
+    let mut wrong: Vec<String> = violations.iter().map(ToString::to_string).collect();
+    if !is_done {
+        wrong.push(format!(
+            "{} did not come to an end with what it had",
+            member.instance
+        ));
+    }
+    let story = || format!("{}{}", story(member, truth, &of, book), wrong.join("\n"));
+    (!wrong.is_empty()).then(story)
+}
+
+/// A node, what it really did, and whether it came to an end with it.
+type Lived = (Member, Truth, bool);
+
+/// How much there was to see.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Runs by the state that they ended in.
+    runs: BTreeMap<String, usize>,
+    /// Attempts that began with leave that they asked for.
+    asked: usize,
+    /// Attempts that began with leave from before.
+    ahead: usize,
+    /// Updates of the ancestor's agents by how they ended.
+    updates: BTreeMap<String, usize>,
+}
+
+impl Seen {
+    fn of(done: &[Lived], runs: &[Run]) -> Self {
+        let mut seen = Self::default();
+        for run in runs {
+            *seen.runs.entry(run.state.clone()).or_default() += 1;
+        }
+        for (_, truth, _) in done {
+            match truth {
+                Truth::Own(own) => {
+                    for attempt in &own.attempts {
+                        match attempt.leave {
+                            Some(Leave::Asked { .. }) => seen.asked += 1,
+                            Some(Leave::Ahead { .. }) => seen.ahead += 1,
+                            None => {}
+                        }
+                    }
+                }
+                Truth::Eim(eim) => {
+                    for update in &eim.updates {
+                        let end = format!("{:?}", update.ended.map(|(_, end)| end));
+                        *seen.updates.entry(end).or_default() += 1;
+                    }
+                }
+            }
+        }
+        seen
+    }
+
+    /// A history in which nothing happens shows nothing.
+    fn must_be_enough(&self, polls: u64) {
+        let least = usize::try_from(polls / 1_000).unwrap_or(usize::MAX);
+        let updates: usize = self.updates.values().sum();
+        assert!(
+            self.asked >= least && updates >= least / 10,
+            "too little happened: {self:?}"
+        );
+        if polls >= 50_000 {
+            for state in ["succeeded", "failed", "reverted", "cancelled", "abandoned"] {
+                assert!(self.runs.contains_key(state), "no run is {state}: {self:?}");
+            }
+            assert!(
+                self.ahead > 0,
+                "nobody began with leave from before: {self:?}"
+            );
+        }
+    }
+}
+
+/// Kills a server every few seconds, and starts it again. In the end all of them run.
+async fn kill_all_the_time(
+    replicas: &mut Replicas,
+    mut chance: Chance,
+    stop: CancellationToken,
+) -> usize {
+    let mut kills = 0;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return kills,
+            () = tokio::time::sleep(Duration::from_millis(chance.between(1_500, 5_000))) => {}
+        }
+        let servers = replicas.servers();
+        let at = usize::from(chance.hits(500)) % servers.len();
+        let both = chance.hits(100);
+        servers[at].kill().await;
+        if both {
+            let other = (at + 1) % servers.len();
+            servers[other].kill().await;
+        }
+        kills += 1;
+        tokio::time::sleep(Duration::from_millis(chance.between(0, 800))).await;
+        for server in servers.iter_mut().filter(|server| !server.is_running()) {
+            server.start().await;
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+const fn as_f64(number: u64) -> f64 {
+    number as f64
+}
