@@ -101,6 +101,12 @@ fn end(findings: &mut Findings<'_>, attempt: &Attempt, run: &Run) {
         _ if attempt.forgotten => return,
         _ => "open",
     };
+    // What was forgotten before it was told can only be given up.
+    let told = run.events.iter().filter(|entry| entry.sequence.is_some());
+    let is_untold = attempt.forgotten && told.count() < attempt.events.len();
+    if is_untold && (!run.is_over() || run.state == "abandoned") {
+        return;
+    }
     let is_so = if should == "open" {
         !run.is_over()
     } else {

@@ -265,5 +265,20 @@ fn a_forgotten_attempt_may_be_given_up() {
         at: at(200),
     };
     given_up.state = "abandoned".into();
-    assert_eq!(broken(vec![forgotten], &[given_up], &book()), []);
+    assert_eq!(broken(vec![forgotten], &[given_up.clone()], &book()), []);
+    let untold = Attempt {
+        acknowledged: 3,
+        forgotten: true,
+        ..attempt()
+    };
+    assert_eq!(
+        broken(vec![untold.clone()], &[given_up.clone()], &book()),
+        []
+    );
+    let remembered = Attempt {
+        forgotten: false,
+        ..untold
+    };
+    let found = broken(vec![remembered], &[given_up], &book());
+    assert_eq!(found, [Rule::EndsMatch], "the node told its end later");
 }
