@@ -148,6 +148,8 @@ impl Agent {
             Leave::Granted { before } => before,
             Leave::Refused { reason } => {
                 tracing::info!(reason, "the server does not let the update begin");
+                // What it gave leave for ahead is overtaken by that.
+                self.grants.forget().map_err(AgentError::Grant)?;
                 // It may know less than it once acknowledged, as after a restore: what it has, it takes once only.
                 self.engine.acknowledge(&mut entry, 0)?;
                 self.flush(&mut entry).await?;

@@ -191,6 +191,23 @@ async fn a_server_that_leaves_after_its_answer_has_given_leave_with_it() {
 }
 
 #[tokio::test]
+async fn a_refusal_takes_back_what_was_given_ahead() {
+    let node = left_alone("latest").await;
+    node.clock.advance(hours(2));
+    {
+        let mut server = node.server();
+        server.presence = Presence::Here;
+        server.open = true;
+        server.refuse = true;
+    }
+    node.run_once().await.unwrap();
+    assert_eq!(node.server().begins, 1);
+    node.server().presence = Presence::Away;
+    in_vain(&node).await;
+    assert_eq!(node.system.listing(), OLD);
+}
+
+#[tokio::test]
 async fn a_grant_is_used_once() {
     let node = left_alone("latest").await;
     node.packages().broken.insert("app".into());
