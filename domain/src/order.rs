@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::Time;
 use crate::invalid::Invalid;
-use crate::text;
 
 named! {
     /// What is ordered.
@@ -34,8 +33,31 @@ pub struct Order {
 /// Why something was paused or ordered: what a person wrote.
 ///
 /// # Errors
-/// It is longer than 500 bytes or has other characters than texts may have.
+/// It is longer than 500 bytes or has control characters.
 pub fn reason(text: &str) -> Result<String, Invalid> {
-    text::check("reason", text, 500, text::TEXT)?;
+    if text.len() > 500 {
+        return Err(Invalid::new("reason", "longer than 500 bytes"));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(Invalid::new(
+            "reason",
+            "one line, without control characters",
+        ));
+    }
     Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_what_people_write() {
+        for good in ["", "the mirror's broken [JIRA-1]", "St\u{f6}rung: 100 %"] {
+            assert_eq!(reason(good).as_deref(), Ok(good));
+        }
+        for bad in ["a\nb", "\0", &"a".repeat(501)] {
+            assert!(reason(bad).is_err(), "{bad:?}");
+        }
+    }
 }

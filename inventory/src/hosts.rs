@@ -106,6 +106,8 @@ pub async fn put_host(
     Json(body): Json<HostInput>,
 ) -> Answer<HostResource> {
     let tx = app.write(&call).await?;
+    // What is there is read under the lock, so that of two changes at once neither is lost.
+    tx.write_wanted().await?;
     let id: HostId = id_of_path(WHAT, &path.resource_id)?;
     let change = change_of(&body)?;
     let host = hosts::find(&tx, id).await?;

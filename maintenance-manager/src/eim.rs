@@ -4,7 +4,7 @@ mod wire;
 
 use evenkeel_domain::condition::{self, ConditionKind};
 use evenkeel_domain::decide::{Act, Protocol, Reason};
-use evenkeel_domain::eim::{self, Answer, Asked, Before, Sample};
+use evenkeel_domain::eim::{self, Answer, Asked, Before, Sample, SampleKind};
 use evenkeel_domain::id::RunId;
 use evenkeel_domain::os::Image;
 use evenkeel_domain::run::{AbandonCause, CancelCause, Happening, RunEvent, RunState, UpdateRun};
@@ -156,7 +156,15 @@ async fn bring(scene: &mut Scene<'_>, happening: &Happening) -> Result<(), Store
 
 /// The run that was given up for lack of news, if this is the news of its end.
 async fn timed_out(scene: &Scene<'_>, event: &RunEvent) -> Result<Option<RunId>, StoreError> {
-    let is_end = matches!(event, RunEvent::Finished | RunEvent::Failed(_));
+    // Once the node was seen at rest, what ends now is another update.
+    let seen = scene.node.seen.as_ref();
+    let was_busy = seen.is_some_and(|seen| {
+        matches!(
+            seen.kind,
+            SampleKind::Downloading | SampleKind::Downloaded | SampleKind::Started
+        ) || seen.doubt.is_some()
+    });
+    let is_end = was_busy && matches!(event, RunEvent::Finished | RunEvent::Failed(_));
     let Some(last) = scene.node.last_end.as_ref().filter(|_| is_end) else {
         return Ok(None);
     };
@@ -232,6 +240,8 @@ async fn conclude(mut scene: Scene<'_>) -> Result<Answer, StoreError> {
             brake::hold(&scene.tx, slot.scope, instance, slot.until, now).await?;
         }
         Some(_) => {}
+        // What is being changed keeps its slot until its run ends, also if another assignment applies meanwhile.
+        None if scene.is_being_changed() => {}
         // It may be one of an assignment that does not apply any more.
         None if is_new || held => brake::release(&scene.tx, instance).await?,
         None => {}

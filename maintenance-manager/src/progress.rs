@@ -213,6 +213,12 @@ impl<'a> Scene<'a> {
         self.node != self.before
     }
 
+    /// Whether a run is open that has begun to change the node.
+    pub fn is_being_changed(&self) -> bool {
+        let open = self.world.run.as_ref();
+        open.is_some_and(|run| !run.state.is_untouched())
+    }
+
     /// Whether the node holds a slot of the assignment that applies to it.
     pub fn holds_slot(&self) -> bool {
         let assigned = self.world.applies();

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use evenkeel_domain::Time;
 use evenkeel_domain::decide::Act;
-use evenkeel_domain::run::{Happening, Patience, RunEvent};
+use evenkeel_domain::policy::PolicySpec;
+use evenkeel_domain::run::{Happening, Patience, RunEvent, UpdateRun};
 use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
 use evenkeel_store::decisions::{self, Horizon, Reading};
 use evenkeel_store::nodes::{self, Machine};
 use evenkeel_store::runs::{self, Quiet, Subject};
-use evenkeel_store::{Store, StoreError};
+use evenkeel_store::{Store, StoreError, contacts};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +22,9 @@ use crate::settings::{Settings, period};
 
 /// How many runs are read at once.
 const BATCH: u32 = 1_000;
+
+/// How much later than it happened a contact may be written.
+const CONTACTS_LAG: TimeDelta = TimeDelta::minutes(5);
 
 /// A pass takes no input: what it does follows from the database alone, and each run is judged again under the lock of
 /// its node, so passes on several replicas do no harm.
@@ -98,7 +103,7 @@ impl Tracker {
         }
     }
 
-    /// Ends a run if its time has come.
+    /// Ends a run if its time has come. A node that can be reached is told by its poll to give up, and says so itself.
     async fn judge(&self, quiet: Quiet) -> Result<bool, StoreError> {
         let tx = self.store.tenant(quiet.tenant).await?;
         tx.judge_wanted().await?;
@@ -115,6 +120,10 @@ impl Tracker {
             // It may have begun without our having heard of it yet; an agent that makes no attempts asks nobody.
             return Ok(false);
         } else if let Act::Cancel { cause, .. } = world.decide(now).act {
+            let heard = contacts::last(&tx, node.instance).await?;
+            if may_hold_leave(run, heard, now) {
+                return Ok(false);
+            }
             RunEvent::Cancelled(cause)
         } else {
             return Ok(false);
@@ -126,4 +135,19 @@ impl Tracker {
         tx.commit().await?;
         Ok(true)
     }
+}
+
+/// Whether leave that was given ahead may still let a node begin without our hearing of it: it was given with an answer,
+/// so it lasts for as long as the policy says after the node was heard last.
+fn may_hold_leave(run: &UpdateRun, heard: Option<Time>, now: Time) -> bool {
+    let days = run
+        .origin
+        .policy
+        .as_ref()
+        .map_or(PolicySpec::default_offline_days(), |policy| {
+            policy.spec.offline_days
+        });
+    let since = run.state.since();
+    let heard = heard.map_or(since, |heard| heard.max(since));
+    days > 0 && now < heard + TimeDelta::days(i64::from(days)) + CONTACTS_LAG
 }

@@ -144,8 +144,12 @@ pub async fn change(
     change: &InstanceChange,
     now: Time,
 ) -> Result<Instance, StoreError> {
-    find(tx, id).await?;
-    if let Some(policy) = change.policy {
+    if change.policy.is_some() {
+        tx.write_wanted().await?;
+    }
+    let before = find(tx, id).await?;
+    // The same policy once more changes nothing: its limits and what has failed stay.
+    if let Some(policy) = change.policy.filter(|policy| *policy != before.policy) {
         match policy {
             Some(policy) => {
                 let unlimited = Limits::default();

@@ -187,6 +187,24 @@ async fn what_was_given_up_for_lack_of_news_is_not_begun_anew_and_its_end_still_
 }
 
 #[tokio::test]
+async fn an_end_after_a_rest_is_not_that_of_a_run_that_was_given_up() {
+    let house = House::new().await;
+    let node = node(&house).await;
+    for kind in [S::UpToDate, S::Started] {
+        house.sample(GUID, kind, "").await.expect("an answer");
+    }
+    house.pass(25 * 60);
+    assert_eq!(house.track().await, 1);
+    for kind in [S::UpToDate, S::Updated] {
+        house.sample(GUID, kind, "").await.expect("an answer");
+    }
+    let mut states: Vec<_> = house.runs(&node).await;
+    states.sort_by_key(|run| run.started_at);
+    let states: Vec<_> = states.iter().map(|run| run.state.name()).collect();
+    assert_eq!(states, ["abandoned", "succeeded"]);
+}
+
+#[tokio::test]
 async fn what_a_node_always_said_is_shown_without_a_run() {
     let house = House::new().await;
     let node = node(&house).await;

@@ -1,7 +1,9 @@
 //! What a person orders for one node, outside the plan.
 
 use evenkeel_domain::order::OrderKind;
+use evenkeel_proto::agent::Cancelled;
 use evenkeel_proto::agent::begin_response::Answer;
+use evenkeel_proto::agent::event::News;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
 
 use crate::fleet::{sample, window};
@@ -56,8 +58,10 @@ async fn an_update_that_is_called_off_waits_for_the_next_window() {
     assert_eq!(act(&house.poll_with(&node, 1).await), "cancel");
     let answer = house.begin(&node, 1, policy, 2).await;
     assert!(matches!(answer, Answer::Refused(_)));
-    house.pass(2);
-    assert_eq!(house.track().await, 1);
+    let cancelled = News::Cancelled(Cancelled {
+        cause: "requested".into(),
+    });
+    house.report(&node, 1, policy, &[(3, cancelled)]).await;
     assert_eq!(house.runs(&node).await[0].state.name(), "cancelled");
     assert_eq!(act(&house.poll(&node).await), "idle");
     house.window(node.host, 120, 180).await;

@@ -39,7 +39,7 @@ pub async fn silence(
     let sql = "WITH quiet AS (SELECT n.tenant_id, n.instance_id, i.host_id, c.heard_at FROM last_contacts c \
                JOIN node_states n ON n.tenant_id = c.tenant_id AND n.instance_id = c.instance_id \
                JOIN instances i ON i.tenant_id = c.tenant_id AND i.id = c.instance_id \
-               WHERE c.heard_at < $1 AND n.provisioned AND n.status <> $2 \
+               WHERE c.heard_at < $1 AND n.provisioned AND n.status <> $2 AND n.status_at < $1 \
                ORDER BY c.tenant_id, c.instance_id LIMIT $5 FOR NO KEY UPDATE OF n SKIP LOCKED), \
                node AS (UPDATE node_states n SET status = $2, status_indication = $3, status_at = $4 FROM quiet q \
                WHERE n.tenant_id = q.tenant_id AND n.instance_id = q.instance_id), \
