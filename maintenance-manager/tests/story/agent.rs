@@ -153,40 +153,6 @@ async fn what_was_downloaded_for_a_window_that_passed_ends_as_one_cancelled_run(
     assert_eq!(house.shown(&node).await, "Update cancelled");
 }
 
-/// A node that cannot be reached may begin by leave that it was given ahead.
-#[tokio::test]
-async fn what_waits_on_a_node_that_is_away_is_given_up_when_its_leave_is_over() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
-    house.window(node.host, 10, 20).await;
-    house
-        .report(&node, 1, policy, &[(1, downloading()), (2, downloaded())])
-        .await;
-    house.pass(30);
-    assert_eq!(house.track().await, 0);
-    house.pass(8 * 24 * 60);
-    assert_eq!(house.track().await, 1);
-    assert_eq!(house.runs(&node).await[0].state.name(), "cancelled");
-}
-
-#[tokio::test]
-async fn what_a_node_did_by_leave_given_ahead_is_recorded_when_it_comes_back() {
-    let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
-    house.window(node.host, 10, 20).await;
-    house
-        .report(&node, 1, policy, &[(1, downloading()), (2, downloaded())])
-        .await;
-    house.pass(24 * 60);
-    assert_eq!(house.track().await, 0);
-    house
-        .report(&node, 1, policy, &[(3, began()), (4, finished())])
-        .await;
-    assert_eq!(house.runs(&node).await[0].state.name(), "succeeded");
-}
-
 /// The server called it off while the node was away: the node must not hold on to it for ever.
 #[tokio::test]
 async fn an_attempt_that_was_called_off_meanwhile_is_given_up_and_the_next_one_begins() {
