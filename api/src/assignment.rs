@@ -24,8 +24,22 @@ pub struct AssignmentResource {
     pub slots_in_use: u32,
     /// How many runs failed since `since`. Only what has a limit is counted.
     pub failures: u32,
-    /// Since when it holds as it is. To write it again begins the count of failures anew.
+    /// Since when failures count: when the policy was assigned, or when it was let go on after failures.
     pub since: DateTime<Utc>,
+    /// Who let it go on last after it had stopped; null if nobody did since the policy was assigned.
+    pub resumption: Option<AssignmentResumption>,
+}
+
+/// That somebody let an assignment go on that had stopped after failures.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AssignmentResumption {
+    /// When.
+    pub at: DateTime<Utc>,
+    /// Who.
+    pub by: String,
+    /// Why, for people.
+    pub reason: String,
 }
 
 /// A page of assignments.
@@ -40,7 +54,8 @@ pub struct AssignmentList {
     pub has_next: bool,
 }
 
-/// What to assign.
+/// What to assign. To put it (PUT) replaces all of it and counts failures from now. A change (PATCH) counts only for the
+/// fields that it names, and counts failures from now only if it names another policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AssignmentInput {
@@ -58,5 +73,25 @@ pub struct AssignmentInput {
 }
 
 impl Input for AssignmentInput {
-    const READ_ONLY: &[&str] = &["target", "targetKind", "slotsInUse", "failures", "since"];
+    const READ_ONLY: &[&str] = &[
+        "target",
+        "targetKind",
+        "slotsInUse",
+        "failures",
+        "since",
+        "resumption",
+    ];
+}
+
+/// Why an assignment that stopped after failures may go on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct AssignmentResumptionInput {
+    /// Why, for people.
+    #[schema(max_length = 500)]
+    pub reason: String,
+}
+
+impl Input for AssignmentResumptionInput {
+    const READ_ONLY: &[&str] = &["at", "by"];
 }

@@ -210,6 +210,9 @@ impl Input for HostRegister {
 }
 
 /// What of a host can be written. A change (PATCH) counts only for the fields that it names.
+///
+/// Evenkeel does no out-of-band management: the fields for it are there because clients send back what they were given.
+/// Whoever asks for something with one of them is told that it cannot be done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HostInput {
@@ -223,6 +226,51 @@ pub struct HostInput {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 0)]
     pub metadata: Vec<MetadataItem>,
+    /// Power, wanted. Only `POWER_STATE_UNSPECIFIED`: it cannot be switched.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub desired_power_state: PowerState,
+    /// How a change of power is made. Only `POWER_COMMAND_POLICY_UNSPECIFIED`: it cannot be switched.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub power_command_policy: PowerCommandPolicy,
+    /// Active management, wanted. Only `AMT_STATE_UNSPECIFIED`: it cannot be set up.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub desired_amt_state: AmtState,
+    /// How active management is controlled. Only `AMT_CONTROL_MODE_UNSPECIFIED`: it cannot be set up.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub amt_control_mode: AmtControlMode,
+    /// The domain that active management trusts. Only empty: it cannot be set up.
+    #[serde(skip_serializing_if = "is_usual")]
+    #[schema(max_length = 0)]
+    pub amt_dns_suffix: String,
+    /// Remote screen and keyboard, wanted. Only `KVM_STATE_UNSPECIFIED`: there are none.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub desired_kvm_state: KvmState,
+    /// The serial console, wanted. Only `SOL_STATE_UNSPECIFIED`: there is none.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub desired_sol_state: SolState,
+}
+
+fn is_usual<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl HostInput {
+    /// The first field that asks for out-of-band management.
+    #[must_use]
+    pub fn out_of_band(&self) -> Option<&'static str> {
+        let asked = [
+            ("desiredPowerState", !is_usual(&self.desired_power_state)),
+            ("powerCommandPolicy", !is_usual(&self.power_command_policy)),
+            ("desiredAmtState", !is_usual(&self.desired_amt_state)),
+            ("amtControlMode", !is_usual(&self.amt_control_mode)),
+            ("amtDnsSuffix", !is_usual(&self.amt_dns_suffix)),
+            ("desiredKvmState", !is_usual(&self.desired_kvm_state)),
+            ("desiredSolState", !is_usual(&self.desired_sol_state)),
+        ];
+        asked
+            .into_iter()
+            .find_map(|(field, is_asked)| is_asked.then_some(field))
+    }
 }
 
 impl Input for HostInput {
@@ -250,9 +298,7 @@ impl Input for HostInput {
         "biosVersion",
         "biosReleaseDate",
         "biosVendor",
-        "desiredPowerState",
         "currentPowerState",
-        "powerCommandPolicy",
         "powerOnTime",
         "hostStatus",
         "hostStatusIndicator",
@@ -275,15 +321,10 @@ impl Input for HostInput {
         "hostGpus",
         "instance",
         "amtSku",
-        "desiredAmtState",
         "currentAmtState",
-        "amtControlMode",
-        "amtDnsSuffix",
-        "desiredKvmState",
         "currentKvmState",
         "kvmStatus",
         "kvmSessionStatus",
-        "desiredSolState",
         "currentSolState",
         "solStatus",
         "solSessionStatus",

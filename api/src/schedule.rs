@@ -202,9 +202,10 @@ pub struct RepeatedScheduleInput {
     pub cron_month: String,
     /// The days of the week on which it opens, 0 for Sunday to 6.
     pub cron_day_week: String,
-    /// The time zone in which all that counts, by its IANA name.
+    /// The time zone in which all that counts, by its IANA name; null for UTC. A new schedule that leaves it out counts in
+    /// UTC. One that is described anew (PUT) without it keeps the zone that it has: clients of the ancestor do not know it.
     #[serde(default = "utc")]
-    #[schema(default = "UTC")]
+    #[schema(value_type = Option<String>, default = "UTC")]
     pub time_zone: String,
     /// The host it is meant for.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -15,7 +15,8 @@ pub struct ProjectSettings {
     pub any_schedule_status: bool,
 }
 
-/// What a project should want otherwise than the server does by default. What is left out is as the server does.
+/// What a project should want otherwise than the server does by default. What is left out is as the server does; a change
+/// (PATCH) counts only for the fields that it names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ProjectSettingsInput {

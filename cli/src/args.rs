@@ -133,8 +133,12 @@ pub enum Command {
     #[command(subcommand)]
     Update(UpdateCommand),
     /// Let nothing new start in the project, at a site or for a policy.
+    ///
+    /// Updates that go on are not touched. `evenkeel resume` takes the pause back.
     Pause(Pause),
-    /// Take a pause back.
+    /// Take a pause back. Pauses of other scopes stay.
+    ///
+    /// An assignment that stopped after failures stays stopped: `evenkeel assignment resume` lets it go on.
     Resume(Resume),
     /// Print a completion script for a shell.
     Completion(Completion),

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Time;
 use crate::id::{BadId, HostId, InstanceId, RegionId, SiteId};
 use crate::invalid::Invalid;
 use crate::os::Image;
@@ -154,6 +155,8 @@ pub struct Brake {
     pub mine: bool,
     /// Runs that failed since the policy was assigned or the assignment was resumed.
     pub failures: u32,
+    /// Until when this instance lets the others go first, because it let a window pass for nothing.
+    pub behind: Option<Time>,
 }
 
 /// A policy that is assigned along the chain of an instance.

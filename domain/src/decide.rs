@@ -280,11 +280,12 @@ impl Wanted {
                 failures: brake.failures,
             });
         }
-        let limit = limits.max_concurrent?;
-        (!brake.mine && limit <= brake.held).then_some(Reason::NoFreeSlot {
-            scope: assigned.scope,
-            limit,
-        })
+        let (scope, limit) = (assigned.scope, limits.max_concurrent?);
+        if !brake.mine && limit <= brake.held {
+            return Some(Reason::NoFreeSlot { scope, limit });
+        }
+        let until = brake.behind?;
+        Some(Reason::GivesWay { scope, until })
     }
 }
 

@@ -11,8 +11,9 @@ mod evidence;
 mod repeated;
 #[cfg(test)]
 mod tests;
+mod way;
 
-pub use available::available;
+pub use available::{MAX_AVAILABLE, available};
 pub use delivery::{Answer, Asked, Delivered, Slot, answer};
 pub use detail::{Detail, MAX_DETAIL};
 pub use evidence::{Before, Doubt, Proof, Sample, SampleKind, Seen, evidence};

@@ -2,20 +2,24 @@
 
 use axum::extract::State;
 use evenkeel_api::Empty;
-use evenkeel_api::assignment::{AssignmentInput, AssignmentList, AssignmentResource};
+use evenkeel_api::assignment::{
+    AssignmentInput, AssignmentList, AssignmentResource, AssignmentResumption,
+    AssignmentResumptionInput,
+};
 use evenkeel_domain::assignment::{Limits, Scope};
 use evenkeel_domain::id::{PolicyId, parse_id};
-use evenkeel_store::assignments::{self, Assignment};
+use evenkeel_domain::order::reason;
+use evenkeel_store::assignments::{self, Assignment, Resumption};
 use evenkeel_store::{Conflict, StoreError, Tx, hosts, instances, policies, regions, sites};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::App;
 use crate::call::{Call, named_of_path};
-use crate::extract::{Json, Params, Path};
+use crate::extract::{Change, Json, Params, Path};
 use crate::listing::{ListParams, envelope, page};
 use crate::problem::Problem;
-use crate::shape::{Answer, InProject};
+use crate::shape::{Answer, InProject, MaskParams};
 
 const WHAT: &str = "assignment";
 
@@ -84,14 +88,75 @@ pub async fn put_assignment(
 ) -> Answer<AssignmentResource> {
     let tx = app.write(&call).await?;
     let scope = scope(&path)?;
-    let policy: PolicyId = parse_id("osUpdatePolicyId", &body.os_update_policy_id)?;
-    let limits = Limits::parse(body.max_concurrent, body.stop_after_failures)?;
+    let (policy, limits) = spec(&body)?;
     check(&tx, scope, policy).await?;
     let now = app.clock.now();
     assignments::set(&tx, scope, policy, limits, now).await?;
     let made = assignments::find(&tx, scope, now).await?;
     tx.commit().await?;
     Ok(Json(resource(&made)))
+}
+
+/// Change what is assigned to something itself: what is not named stays, what is null is no limit. With a policy in the body
+/// it is assigned if nothing was. Failures are counted from now only if it is another policy.
+#[utoipa::path(
+    patch, path = "/v1/projects/{projectName}/assignments/{target}", tag = "assignments", params(Target, MaskParams),
+    request_body = AssignmentInput,
+    responses((status = 200, description = "The assignment.", body = AssignmentResource), Problem),
+)]
+pub async fn patch_assignment(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Target>,
+    params: Params,
+    change: Change<AssignmentInput>,
+) -> Answer<AssignmentResource> {
+    let tx = app.write(&call).await?;
+    // What is there is read under the lock, so that of two changes at once neither is lost.
+    tx.write_wanted().await?;
+    let scope = scope(&path)?;
+    let now = app.clock.now();
+    let before = found(assignments::find(&tx, scope, now).await)?;
+    let wanted = change.over(
+        &before.as_ref().map(input).unwrap_or_default(),
+        params.text("fieldMask"),
+    )?;
+    if before.is_none() && wanted.os_update_policy_id.is_empty() {
+        return Err(StoreError::NotFound { what: WHAT }.into());
+    }
+    let (policy, limits) = spec(&wanted)?;
+    if before.is_some_and(|before| before.policy == policy) {
+        assignments::limit(&tx, scope, limits).await?;
+    } else {
+        check(&tx, scope, policy).await?;
+        assignments::set(&tx, scope, policy, limits, now).await?;
+    }
+    let changed = assignments::find(&tx, scope, now).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&changed)))
+}
+
+/// Let an assignment go on that stopped after failures: they are counted from now. One that has not stopped stays as it is.
+/// A pause is taken back by itself.
+#[utoipa::path(
+    put, path = "/v1/projects/{projectName}/assignments/{target}/resume", tag = "assignments", params(Target),
+    request_body = AssignmentResumptionInput,
+    responses((status = 200, description = "The assignment.", body = AssignmentResource), Problem),
+)]
+pub async fn resume_assignment(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Target>,
+    Json(body): Json<AssignmentResumptionInput>,
+) -> Answer<AssignmentResource> {
+    let (tx, by) = app.write_by_name(&call).await?;
+    let scope = scope(&path)?;
+    let at = app.clock.now();
+    let reason = reason(&body.reason)?;
+    assignments::resume(&tx, scope, &Resumption { at, by, reason }).await?;
+    let resumed = assignments::find(&tx, scope, at).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&resumed)))
 }
 
 /// Take back what is assigned to something itself.
@@ -116,6 +181,31 @@ pub async fn delete_assignment(
 
 fn scope(path: &Target) -> Result<Scope, Problem> {
     named_of_path("target", WHAT, &path.target)
+}
+
+/// What was found, if anything was.
+fn found(answer: Result<Assignment, StoreError>) -> Result<Option<Assignment>, StoreError> {
+    match answer {
+        Ok(found) => Ok(Some(found)),
+        Err(StoreError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What should be assigned, and how fast it may go.
+fn spec(body: &AssignmentInput) -> Result<(PolicyId, Limits), Problem> {
+    let policy = parse_id("osUpdatePolicyId", &body.os_update_policy_id)?;
+    let limits = Limits::parse(body.max_concurrent, body.stop_after_failures)?;
+    Ok((policy, limits))
+}
+
+/// What is assigned, as it would be asked for.
+fn input(assignment: &Assignment) -> AssignmentInput {
+    AssignmentInput {
+        os_update_policy_id: assignment.policy.to_string(),
+        max_concurrent: assignment.limits.max_concurrent,
+        stop_after_failures: assignment.limits.stop_after_failures,
+    }
 }
 
 /// Target and policy must be there, and for a single instance the policy must be one that can be meant for it. What is
@@ -152,5 +242,14 @@ fn resource(assignment: &Assignment) -> AssignmentResource {
         slots_in_use: assignment.held,
         failures: assignment.failures,
         since: assignment.since,
+        resumption: assignment.resumption.as_ref().map(resumption),
+    }
+}
+
+fn resumption(resumption: &Resumption) -> AssignmentResumption {
+    AssignmentResumption {
+        at: resumption.at,
+        by: resumption.by.clone(),
+        reason: resumption.reason.clone(),
     }
 }

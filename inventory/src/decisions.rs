@@ -253,6 +253,9 @@ fn data(reason: &Reason) -> Map<String, Value> {
         Reason::NoFreeSlot { scope, limit } => {
             json!({ "assignedTo": scope.to_string(), "limit": limit })
         }
+        Reason::GivesWay { scope, until } => {
+            json!({ "assignedTo": scope.to_string(), "until": instant(until) })
+        }
         Reason::Stopped { scope, failures } => {
             json!({ "assignedTo": scope.to_string(), "failures": failures })
         }

@@ -135,8 +135,12 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
+/// What is null counts as left out, as the ancestor's JSON has it.
 fn read<T: Input>(object: Value) -> Result<T, Problem> {
-    let object = T::without_read_only(object);
+    let mut object = T::without_read_only(object);
+    if let Value::Object(members) = &mut object {
+        members.retain(|_, value| !value.is_null());
+    }
     serde_path_to_error::deserialize(object).map_err(|error| {
         let why = error.inner().to_string();
         let path = error.path().to_string();

@@ -138,7 +138,7 @@ pub async fn patch_host(
     let now = HostInput {
         name: host.name.to_string(),
         site_id: host.site.map(|id| id.to_string()).unwrap_or_default(),
-        metadata: Vec::new(),
+        ..HostInput::default()
     };
     let wanted = change.over(&now, params.text("fieldMask"))?;
     let host = changed(&tx, host, change_of(&wanted)?, app.clock.now()).await?;
@@ -168,6 +168,10 @@ fn change_of(body: &HostInput) -> Result<(Name, Option<SiteId>), Problem> {
     if !body.metadata.is_empty() {
         let why = "labels of hosts cannot be kept yet";
         return Err(Problem::invalid("metadata", why));
+    }
+    if let Some(field) = body.out_of_band() {
+        let why = "Evenkeel does no out-of-band management; leave it out";
+        return Err(Problem::invalid(field, why));
     }
     let name = Name::parse("name", &body.name)?;
     Ok((name, optional_id("siteId", &body.site_id)?))

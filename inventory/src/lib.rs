@@ -196,11 +196,21 @@ fn plans() -> OpenApiRouter<App> {
         .routes(routes!(
             assignments::get_assignment,
             assignments::put_assignment,
+            assignments::patch_assignment,
             assignments::delete_assignment
         ))
+        .routes(routes!(assignments::resume_assignment))
         .routes(routes!(pauses::list_pauses))
-        .routes(routes!(pauses::put_pause, pauses::delete_pause))
-        .routes(routes!(settings::get_settings, settings::put_settings))
+        .routes(routes!(
+            pauses::get_pause,
+            pauses::put_pause,
+            pauses::delete_pause
+        ))
+        .routes(routes!(
+            settings::get_settings,
+            settings::put_settings,
+            settings::patch_settings
+        ))
 }
 
 /// The API, ready to be served.

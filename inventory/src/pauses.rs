@@ -5,13 +5,14 @@ use evenkeel_api::Empty;
 use evenkeel_api::pause::{PauseInput, PauseList, PauseResource};
 use evenkeel_domain::order::reason;
 use evenkeel_domain::pause::{Pause, PauseScope};
-use evenkeel_store::{StoreError, Tx, pauses, policies, sites};
+use evenkeel_store::{StoreError, Tx, pauses};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::App;
 use crate::call::{Call, named_of_path};
 use crate::extract::{Json, Params, Path};
+use crate::listing::{ListParams, envelope, page};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject};
 
@@ -30,19 +31,37 @@ pub struct At {
 
 /// List the pauses.
 #[utoipa::path(
-    get, path = "/v1/projects/{projectName}/pauses", tag = "pauses", params(InProject),
+    get, path = "/v1/projects/{projectName}/pauses", tag = "pauses", params(InProject, ListParams),
     responses((status = 200, description = "The pauses, longest first.", body = PauseList), Problem),
 )]
 pub async fn list_pauses(State(app): State<App>, call: Call, params: Params) -> Answer<PauseList> {
-    params.refuse(&["filter", "orderBy", "pageSize", "offset"])?;
+    params.refuse(&["filter", "orderBy"])?;
+    let page = page(&params)?;
     let tx = app.read(&call).await?;
-    let pauses: Vec<_> = pauses::list(&tx).await?.iter().map(resource).collect();
+    let listed = pauses::list(&tx, page).await?;
     tx.commit().await?;
+    let (total_elements, has_next) = envelope(&listed, page);
     Ok(Json(PauseList {
-        total_elements: i32::try_from(pauses.len()).unwrap_or(i32::MAX),
-        has_next: false,
-        pauses,
+        pauses: listed.items.iter().map(resource).collect(),
+        total_elements,
+        has_next,
     }))
+}
+
+/// Show a pause.
+#[utoipa::path(
+    get, path = "/v1/projects/{projectName}/pauses/{scope}", tag = "pauses", params(At),
+    responses((status = 200, description = "The pause.", body = PauseResource), Problem),
+)]
+pub async fn get_pause(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<At>,
+) -> Answer<PauseResource> {
+    let tx = app.read(&call).await?;
+    let found = find(&tx, &path).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&found)))
 }
 
 /// Start nothing new here until the pause is taken back. What goes on goes on.
@@ -69,8 +88,7 @@ pub async fn put_pause(
     Ok(Json(resource(&pause)))
 }
 
-/// Take a pause back, and let assignments of the same that stopped after failures go on: failures count anew. Nothing was
-/// paused: they go on all the same.
+/// Take a pause back. Other pauses stay, and an assignment that stopped after failures stays stopped.
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/pauses/{scope}", tag = "pauses", params(At),
     responses((status = 200, description = "It is taken back.", body = Empty), Problem),
@@ -81,20 +99,18 @@ pub async fn delete_pause(
     Path(path): Path<At>,
 ) -> Answer<Empty> {
     let tx = app.write(&call).await?;
-    let scope: PauseScope = named_of_path("scope", WHAT, &path.scope)?;
-    must_be_there(&tx, scope).await?;
-    pauses::clear(&tx, scope, app.clock.now()).await?;
+    // What is there is read under the lock, so that of two changes at once neither is lost.
+    tx.write_wanted().await?;
+    let found = find(&tx, &path).await?;
+    pauses::clear(&tx, found.scope).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }
 
-async fn must_be_there(tx: &Tx, scope: PauseScope) -> Result<(), StoreError> {
-    match scope {
-        PauseScope::Project => {}
-        PauseScope::Site(id) => drop(sites::find(tx, id).await?),
-        PauseScope::Policy(id) => drop(policies::find(tx, id).await?),
-    }
-    Ok(())
+async fn find(tx: &Tx, path: &At) -> Result<Pause, Problem> {
+    let scope: PauseScope = named_of_path("scope", WHAT, &path.scope)?;
+    let found = pauses::find(tx, scope).await?;
+    Ok(found.ok_or(StoreError::NotFound { what: WHAT })?)
 }
 
 /// A pause on the wire.

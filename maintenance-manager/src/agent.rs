@@ -75,7 +75,7 @@ impl MaintenanceManager {
         let outcome = status::outcome(&answer);
         metrics::counter!("evenkeel_agent_calls_total", "call" => call, "outcome" => outcome)
             .increment(1);
-        self.refusals.note(peer, call, &answer, self.now());
+        self.note(&peer, call, &answer);
         answer.map(Response::new)
     }
 }

@@ -50,6 +50,18 @@ pub struct Ancestor {
     pub bound: Option<HostId>,
     /// What it says that it is.
     pub uuid: Uuid,
+    /// Who it is as far as its token proves it.
+    pub holder: Peer,
+}
+
+impl Ancestor {
+    /// The node, once its host was found.
+    pub fn node(&self) -> Peer {
+        match self.bound {
+            Some(host) => Peer::Host(self.tenant, host),
+            None => Peer::Guid(self.tenant, self.uuid),
+        }
+    }
 }
 
 /// Whether one of the ancestor's nodes may speak for a host.
@@ -70,10 +82,10 @@ impl MaintenanceManager {
     pub(crate) fn node<T>(&self, request: &Request<T>) -> (Peer, Result<Node, Status>) {
         let node = match node(&self.authority, request.metadata(), self.now()) {
             Ok(node) => node,
-            Err(refused) => return (Peer::of(request), Err(refused)),
+            Err(refused) => return self.stranger(request, refused),
         };
         let peer = Peer::Host(node.tenant, node.host);
-        let admitted = self.flood.admit(peer, Instant::now());
+        let admitted = self.flood.admit(&peer, Instant::now());
         (peer, admitted.map(|()| node))
     }
 
@@ -83,49 +95,86 @@ impl MaintenanceManager {
         request: &Request<T>,
         guid: &str,
     ) -> (Peer, Result<Ancestor, Status>) {
-        let ancestor = match ancestor(&self.authority, request.metadata(), guid, self.now()) {
-            Ok(ancestor) => ancestor,
-            Err(refused) => return (Peer::of(request), Err(refused)),
+        let agent = match agent(&self.authority, request.metadata(), self.now()) {
+            Ok(agent) => agent,
+            Err(refused) => return self.stranger(request, refused),
         };
-        let peer = Peer::Guid(ancestor.tenant, ancestor.uuid);
-        let admitted = self.flood.admit(peer, Instant::now());
-        (peer, admitted.map(|()| ancestor))
+        let (holder, now) = (agent.holder.clone(), Instant::now());
+        let uuid = match guid_of(guid) {
+            Ok(uuid) => uuid,
+            Err(refused) => {
+                let admitted = self.flood.admit(&holder, now);
+                return (holder, admitted.and(Err(refused)));
+            }
+        };
+        let ancestor = Ancestor { uuid, ..agent };
+        let node = ancestor.node();
+        if let Some(admitted) = self.flood.admit_known(&node, now) {
+            return (node, admitted.map(|()| ancestor));
+        }
+        let admitted = self.flood.admit(&holder, now);
+        (holder, admitted.map(|()| ancestor))
+    }
+
+    /// Notes how a call of one of the ancestor's nodes ended. Only one whose host was found is known by its UUID: it may
+    /// say any.
+    pub(crate) fn note_ancestor<T>(
+        &self,
+        (peer, ancestor): (Peer, Option<&Ancestor>),
+        call: &'static str,
+        answer: &Result<T, Status>,
+    ) {
+        let said = ancestor.filter(|_| answer.is_err());
+        let said = said.map(|ancestor| tracing::info_span!("said", guid = %ancestor.uuid));
+        let _said = said.as_ref().map(tracing::Span::enter);
+        self.note(&peer, call, answer);
+        let Some(ancestor) = ancestor.filter(|_| answer.is_ok()) else {
+            return;
+        };
+        let node = ancestor.node();
+        if peer == node {
+            self.refusals
+                .note(&ancestor.holder, call, answer, self.now());
+        } else {
+            self.flood.found(&peer, &node, Instant::now());
+        }
+    }
+
+    /// Somebody who could not prove anything, and may not try for ever.
+    fn stranger<T, N>(&self, request: &Request<T>, refused: Status) -> (Peer, Result<N, Status>) {
+        let peer = Peer::of(request);
+        let admitted = self.flood.admit(&peer, Instant::now());
+        (peer, admitted.and(Err(refused)))
     }
 }
 
-fn ancestor(
-    authority: &Authority,
-    metadata: &MetadataMap,
-    guid: &str,
-    now: Time,
-) -> Result<Ancestor, Status> {
-    let (tenant, bound) = agent(authority, metadata, now)?;
-    let uuid = parse_uuid("host_guid", guid).map_err(status::invalid)?;
-    let uuid = uuid.ok_or_else(|| Status::invalid_argument("host_guid: must not be empty"))?;
-    Ok(Ancestor {
-        tenant,
-        bound,
-        uuid,
-    })
+fn guid_of(text: &str) -> Result<Uuid, Status> {
+    let uuid = parse_uuid("host_guid", text).map_err(status::invalid)?;
+    uuid.ok_or_else(|| Status::invalid_argument("host_guid: must not be empty"))
 }
 
 /// For which project one of the ancestor's agents speaks. Its token does not name its host, unless we issued it. No
-/// header of the call says more than the token (M19).
-fn agent(
-    authority: &Authority,
-    metadata: &MetadataMap,
-    now: Time,
-) -> Result<(TenantId, Option<HostId>), Status> {
+/// header of the call says more than the token (M19). What it says that it is does not come from there.
+fn agent(authority: &Authority, metadata: &MetadataMap, now: Time) -> Result<Ancestor, Status> {
     let caller = verified(authority, metadata, now).map_err(status::auth)?;
     let nobody =
         || Status::unauthenticated("the token names no project as that of a node, or several");
     let project = caller.node_of().ok_or_else(nobody)?;
-    let host = if caller.ours {
+    let tenant = TenantId::new(project);
+    let bound: Option<HostId> = if caller.ours {
         caller.subject.parse().ok()
     } else {
         None
     };
-    Ok((TenantId::new(project), host))
+    Ok(Ancestor {
+        tenant,
+        bound,
+        uuid: Uuid::nil(),
+        holder: match bound {
+            Some(host) => Peer::Host(tenant, host),
+            None => Peer::holder(tenant, &caller.subject),
+        },
+    })
 }
 
 fn verified(

@@ -7,10 +7,11 @@ use std::time::Duration;
 use evenkeel_domain::Time;
 use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::tenant::TenantId;
-use evenkeel_kit::chain::chain;
 use evenkeel_store::{Store, StoreError, contacts};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
+
+use crate::outage::Outage;
 
 /// How many nodes one statement writes.
 const BATCH: usize = 1_000;
@@ -27,7 +28,13 @@ impl Contacts {
     }
 
     /// Writes what was noted every now and then, and once more at the end.
-    pub async fn run(self, store: Store, every: Duration, stopping: CancellationToken) {
+    pub async fn run(
+        self,
+        store: Store,
+        every: Duration,
+        outage: &Outage,
+        stopping: CancellationToken,
+    ) {
         let mut ticks = tokio::time::interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -36,8 +43,10 @@ impl Contacts {
                 _ = ticks.tick() => false,
             };
             // What could not be written is noted again by the next poll.
-            if let Err(error) = self.write(&store).await {
-                tracing::warn!(error = %chain(&error), "last contacts were not written");
+            let written = self.write(&store).await;
+            // Who had nothing to write has not tried.
+            if !matches!(written, Ok(0)) {
+                outage.note_pass("contacts", &written);
             }
             if last {
                 return;
@@ -45,7 +54,7 @@ impl Contacts {
         }
     }
 
-    async fn write(&self, store: &Store) -> Result<(), StoreError> {
+    async fn write(&self, store: &Store) -> Result<usize, StoreError> {
         let heard = {
             let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::take(&mut *noted)
@@ -60,6 +69,6 @@ impl Contacts {
             tx.commit().await?;
         }
         metrics::counter!("evenkeel_contacts_written_total").increment(all.len() as u64);
-        Ok(())
+        Ok(all.len())
     }
 }

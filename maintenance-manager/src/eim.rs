@@ -20,7 +20,7 @@ use tonic::{Request, Response, Status};
 
 use crate::caller::{self, Ancestor};
 use crate::manager::MaintenanceManager;
-use crate::progress::{Scene, found};
+use crate::progress::{Beginning, Scene, found};
 use crate::status;
 
 #[tonic::async_trait]
@@ -31,14 +31,16 @@ impl MaintmgrService for MaintenanceManager {
     ) -> Result<Response<PlatformUpdateStatusResponse>, Status> {
         let (peer, called) = self.ancestor(&request, &request.get_ref().host_guid);
         let said = request.into_inner().update_status;
-        let answer = match called {
-            Ok(ancestor) => Box::pin(self.sampled(&ancestor, said)).await,
-            Err(refused) => Err(refused),
+        let (answer, ancestor) = match called {
+            Ok(ancestor) => (
+                Box::pin(self.sampled(&ancestor, said)).await,
+                Some(ancestor),
+            ),
+            Err(refused) => (Err(refused), None),
         };
         let outcome = status::outcome(&answer);
         metrics::counter!("evenkeel_eim_polls_total", "outcome" => outcome).increment(1);
-        self.refusals
-            .note(peer, "PlatformUpdateStatus", &answer, self.now());
+        self.note_ancestor((peer, ancestor.as_ref()), "PlatformUpdateStatus", &answer);
         answer.map(Response::new)
     }
 }
@@ -59,8 +61,9 @@ impl MaintenanceManager {
         let mut scene = scene.map_err(status::store)?;
         caller::of_host(ancestor, &scene.host)?;
         let kind = scene.world.known.os_kind;
-        // Our own agent has taken over: what the other one says proves nothing any more, and it gets no window.
+        // Our own agent has taken over: this one gets no window any more.
         if !scene.host.public_key.is_empty() {
+            outlive(scene, &sample).await.map_err(status::store)?;
             return Ok(wire::answer(Answer::default(), kind));
         }
         take(&mut scene, &sample).await.map_err(status::store)?;
@@ -94,8 +97,9 @@ async fn take(scene: &mut Scene<'_>, sample: &Sample) -> Result<(), StoreError> 
     };
     let mut proof = eim::evidence(&before, sample, scene.now);
     let ended = open.is_some() || !proof.events.is_empty();
+    let before = open.filter(|run| run.attempt.is_none()).map(|run| run.id);
     for happening in &proof.events {
-        bring(scene, happening).await?;
+        bring(scene, happening, before).await?;
     }
     if let Some(image) = proof.image.take() {
         reached(scene, image, &mut proof.conditions).await?;
@@ -140,18 +144,69 @@ async fn reached(
     Ok(())
 }
 
+/// Takes what an agent says whose place ours has taken: how that ended which it had begun, and no more. It forgets an
+/// outcome that is answered, so the outcome is stored, beside whatever our own agent is doing.
+async fn outlive(mut scene: Scene<'_>, sample: &Sample) -> Result<(), StoreError> {
+    let open = scene.world.run.as_ref().and_then(UpdateRun::as_open);
+    let open = open.filter(|run| run.attempt.is_none());
+    let before = Before {
+        seen: scene.node.seen.as_ref(),
+        delivered: &scene.node.delivered,
+        open: open.as_ref(),
+        known: &scene.world.known,
+        images: &scene.world.wanted.images,
+    };
+    let proof = eim::evidence(&before, sample, scene.now);
+    for happening in &proof.events {
+        let run = scene.world.run.as_ref();
+        let run = match run.filter(|run| run.attempt.is_none()) {
+            Some(run) => Some(run.id),
+            None => timed_out(&scene, &happening.event).await?,
+        };
+        if let Some(run) = run {
+            scene.bring(Subject::Run(run), happening).await?;
+        } else if matches!(happening.event, RunEvent::Finished | RunEvent::Failed(_)) {
+            let beginning = sampled_attempt(&scene, None).await?;
+            scene.record(beginning, happening).await?;
+        }
+    }
+    if let Some(seen) = proof.seen {
+        scene.node.seen = Some(seen);
+    }
+    if open.is_some() && scene.node.delivered.last_word.is_some() {
+        scene.node.delivered.last_word = Some(scene.now);
+    }
+    scene.keep().await
+}
+
+/// An attempt that was begun by what was told last.
+async fn sampled_attempt(
+    scene: &Scene<'_>,
+    follows: Option<RunId>,
+) -> Result<Beginning, StoreError> {
+    let origin = scene.told(scene.node.delivered.clone()).await?;
+    Ok(Beginning {
+        attempt: None,
+        origin,
+        follows,
+    })
+}
+
 /// A sampled event has no attempt of its own: it belongs to the open run, or to the one that was given up for lack of
-/// news, or opens one.
-async fn bring(scene: &mut Scene<'_>, happening: &Happening) -> Result<(), StoreError> {
+/// news, or opens one, which then goes on with the leave of the one before it.
+async fn bring(
+    scene: &mut Scene<'_>,
+    happening: &Happening,
+    before: Option<RunId>,
+) -> Result<(), StoreError> {
     if let Some(open) = scene.world.run.as_ref().map(|run| run.id) {
         return scene.bring(Subject::Run(open), happening).await.map(drop);
     }
     if let Some(silent) = timed_out(scene, &happening.event).await? {
         return scene.bring(Subject::Run(silent), happening).await.map(drop);
     }
-    let delivered = &scene.node.delivered;
-    let origin = scene.told(delivered.clone()).await?;
-    scene.begin_attempt(None, origin, happening).await.map(drop)
+    let beginning = sampled_attempt(scene, before).await?;
+    scene.begin_attempt(beginning, happening).await.map(drop)
 }
 
 /// The run that was given up for lack of news, if this is the news of its end.

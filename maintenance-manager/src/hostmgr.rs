@@ -53,13 +53,13 @@ impl Hostmgr for MaintenanceManager {
 impl MaintenanceManager {
     async fn sign_of_life<T>(&self, request: &Request<T>, guid: &str) -> Result<(), Status> {
         let (peer, called) = self.ancestor(request, guid);
-        let answer = match called {
-            Ok(ancestor) => self.alive(&ancestor).await,
-            Err(refused) => Err(refused),
+        let (answer, ancestor) = match called {
+            Ok(ancestor) => (self.alive(&ancestor).await, Some(ancestor)),
+            Err(refused) => (Err(refused), None),
         };
         let outcome = status::outcome(&answer);
         metrics::counter!("evenkeel_eim_heartbeats_total", "outcome" => outcome).increment(1);
-        self.refusals.note(peer, "heartbeat", &answer, self.now());
+        self.note_ancestor((peer, ancestor.as_ref()), "heartbeat", &answer);
         answer
     }
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
 use evenkeel_store::{Store, StoreError, brake, contents, runs};
 use tokio::sync::mpsc;
 use tokio_cron_scheduler::{Job, JobScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
 
+use crate::outage::Outage;
 use crate::settings::Settings;
 
 /// How many rows one transaction removes: none lasts long, and other replicas take others.
@@ -22,6 +22,7 @@ pub struct Housekeeping {
     clock: Arc<dyn Clock>,
     when: String,
     retention_days: u32,
+    outage: Arc<Outage>,
 }
 
 /// How much a pass removed.
@@ -49,7 +50,15 @@ impl Housekeeping {
             clock,
             when: settings.housekeeping.clone(),
             retention_days: settings.retention_days(),
+            outage: Arc::default(),
         }
+    }
+
+    /// One that tells of an outage together with others.
+    #[must_use]
+    pub(crate) fn with_outage(mut self, outage: &Arc<Outage>) -> Self {
+        self.outage = Arc::clone(outage);
+        self
     }
 
     /// Makes passes by the calendar until it is asked to stop. The calendar only says when: the work is done here, so
@@ -70,15 +79,17 @@ impl Housekeeping {
                 Some(()) = strikes.recv() => {}
             }
             // A failed pass is not a failed process: the next one is the retry.
-            match self.pass_until(&stopping).await {
-                Ok(swept) if swept == Swept::default() => {}
-                Ok(swept) => tracing::info!(
+            let passed = self.pass_until(&stopping).await;
+            self.outage.note_pass("housekeeping", &passed);
+            if let Ok(swept) = passed
+                && swept != Swept::default()
+            {
+                tracing::info!(
                     runs = swept.runs,
                     contents = swept.contents,
                     slots = swept.slots,
                     "threw away what is not needed any more"
-                ),
-                Err(error) => tracing::warn!(error = %chain(&error), "housekeeping failed"),
+                );
             }
         }
         calendar.shutdown().await?;

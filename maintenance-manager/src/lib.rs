@@ -12,6 +12,7 @@ mod eim;
 mod hostmgr;
 mod housekeeping;
 mod manager;
+mod outage;
 mod peer;
 mod progress;
 mod settings;

@@ -11,12 +11,14 @@ use evenkeel_proto::hostmgr::hostmgr_server::HostmgrServer;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrServiceServer;
 use evenkeel_store::Store;
 use tokio::sync::Semaphore;
+use tonic::Status;
 use tonic::service::{LayerExt, Routes};
 use tower::util::MapResponseLayer;
 
 use crate::contacts::Contacts;
 use crate::housekeeping::Housekeeping;
-use crate::peer::{Flood, Refusals};
+use crate::outage::Outage;
+use crate::peer::{Flood, Peer, Refusals};
 use crate::settings::{Settings, period};
 use crate::silence::SilenceWatch;
 use crate::tracker::Tracker;
@@ -37,6 +39,7 @@ pub struct MaintenanceManager {
     pub(crate) contacts: Contacts,
     pub(crate) flood: Arc<Flood>,
     pub(crate) refusals: Arc<Refusals>,
+    pub(crate) outage: Arc<Outage>,
     /// Machines that are let in at once. Each holds a connection while it waits for those with the same join token, so
     /// a roll-out must not take them all.
     pub(crate) doors: Arc<Semaphore>,
@@ -57,6 +60,7 @@ impl MaintenanceManager {
             authority,
             flood: Arc::new(Flood::new(settings.flood.clone())),
             refusals: Arc::default(),
+            outage: Arc::default(),
             settings: Arc::new(settings),
             contacts: Contacts::default(),
             doors: Arc::new(Semaphore::new(DOORS)),
@@ -82,30 +86,39 @@ impl MaintenanceManager {
     pub fn start_loops(&self, life: &Lifecycle) {
         let contacts = self.contacts.clone();
         let (store, every) = (self.store.clone(), period(self.settings.contacts_every));
-        let stopping = life.stopping();
+        let (stopping, outage) = (life.stopping(), Arc::clone(&self.outage));
         life.spawn("contacts", async move {
-            contacts.run(store, every, stopping).await;
+            contacts.run(store, every, &outage, stopping).await;
             Ok(())
         });
-        let tracker = Tracker::new(self.store.clone(), Arc::clone(&self.clock), &self.settings);
+        let tracker = Tracker::new(self.store.clone(), Arc::clone(&self.clock), &self.settings)
+            .with_outage(&self.outage);
         let stopping = life.stopping();
         life.spawn("tracker", async move {
             tracker.run(stopping).await;
             Ok(())
         });
-        let watch = SilenceWatch::new(self.store.clone(), Arc::clone(&self.clock), &self.settings);
+        let watch = SilenceWatch::new(self.store.clone(), Arc::clone(&self.clock), &self.settings)
+            .with_outage(&self.outage);
         let stopping = life.stopping();
         life.spawn("silent nodes", async move {
             watch.run(stopping).await;
             Ok(())
         });
         let housekeeping =
-            Housekeeping::new(self.store.clone(), Arc::clone(&self.clock), &self.settings);
+            Housekeeping::new(self.store.clone(), Arc::clone(&self.clock), &self.settings)
+                .with_outage(&self.outage);
         let stopping = life.stopping();
         life.spawn("housekeeping", async move {
             housekeeping.run(stopping).await?;
             Ok(())
         });
+    }
+
+    /// Notes for the log how a call of a peer ended.
+    pub(crate) fn note<T>(&self, peer: &Peer, call: &'static str, answer: &Result<T, Status>) {
+        self.outage.note_call(call, answer);
+        self.refusals.note(peer, call, answer, self.now());
     }
 
     pub(crate) fn now(&self) -> Time {

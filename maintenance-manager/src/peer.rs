@@ -8,27 +8,47 @@ pub use refusals::Refusals;
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use evenkeel_domain::id::HostId;
 use evenkeel_domain::tenant::TenantId;
+use evenkeel_domain::text::cut;
 use tonic::Request;
 use uuid::Uuid;
 
-/// Who a call is from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Who a call is from, as far as the caller cannot choose it: what it only says of itself is no key to anything here, or
+/// it could be somebody else with each call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Peer {
-    /// A node of ours, by its credential.
+    /// Whoever has the credential of a host, that we issued.
     Host(TenantId, HostId),
-    /// A node of the ancestor's, by what it says of itself, in a project that its token names.
+    /// One of the ancestor's nodes, by its UUID, once a host of the project that its token names was found to have it.
     Guid(TenantId, Uuid),
+    /// Whoever has a token for the ancestor's agents of a project: its subject, cut.
+    Holder(TenantId, Arc<str>),
     /// Somebody who could not prove anything; the address is that of the last proxy.
     Unknown(Option<IpAddr>),
 }
 
+/// The longest subject that is told from others, in bytes.
+const MAX_SUBJECT: usize = 128;
+
 impl Peer {
-    /// The sender of a request, before it has proved anything.
+    /// The sender of a request, before it has proved anything. Whoever has one address of IPv6 has 2^64 of them.
     pub fn of<T>(request: &Request<T>) -> Self {
-        Self::Unknown(request.remote_addr().map(|address| address.ip()))
+        let address = request.remote_addr().map(|address| address.ip());
+        Self::Unknown(address.map(|address| match address {
+            IpAddr::V4(_) => address,
+            IpAddr::V6(all) => {
+                let [a, b, c, d, ..] = all.segments();
+                IpAddr::from([a, b, c, d, 0, 0, 0, 0])
+            }
+        }))
+    }
+
+    /// The holder of a verified token that is not bound to a host.
+    pub fn holder(tenant: TenantId, subject: &str) -> Self {
+        Self::Holder(tenant, cut(subject, MAX_SUBJECT).into())
     }
 }
 
@@ -37,6 +57,7 @@ impl fmt::Display for Peer {
         match self {
             Self::Host(_, host) => host.fmt(f),
             Self::Guid(_, guid) => guid.fmt(f),
+            Self::Holder(_, subject) => write!(f, "holder of the token of {subject:?}"),
             Self::Unknown(Some(address)) => address.fmt(f),
             Self::Unknown(None) => f.write_str("unknown"),
         }

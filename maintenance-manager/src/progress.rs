@@ -4,11 +4,11 @@ use evenkeel_domain::Time;
 use evenkeel_domain::decide::{Target, TargetKind, target};
 use evenkeel_domain::eim::Delivered;
 use evenkeel_domain::host::Host;
-use evenkeel_domain::id::{OsId, PolicyId};
+use evenkeel_domain::id::{OsId, PolicyId, RunId};
 use evenkeel_domain::order::{Order, OrderKind};
 use evenkeel_domain::os::{Image, OsKind};
 use evenkeel_domain::policy::UpdatePolicy;
-use evenkeel_domain::run::{AttemptId, Happening, Origin, RunEvent, UpdateRun};
+use evenkeel_domain::run::{AttemptId, Happening, Origin, Patience, RunEvent, UpdateRun};
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::cut;
@@ -30,6 +30,16 @@ pub struct Scene<'a> {
     pub world: World,
     pub now: Time,
     before: NodeState,
+}
+
+/// What an attempt begins with.
+pub struct Beginning {
+    /// The agent's own name of it.
+    pub attempt: Option<AttemptId>,
+    /// What it is for.
+    pub origin: Origin,
+    /// The run whose leave it goes on with.
+    pub follows: Option<RunId>,
 }
 
 impl<'a> Scene<'a> {
@@ -74,7 +84,28 @@ impl<'a> Scene<'a> {
         happening: &Happening,
     ) -> Result<UpdateRun, StoreError> {
         let patience = self.manager.settings.patience();
-        let run = runs::advance(&self.tx, subject, happening, &patience, self.now).await?;
+        self.bring_with(&patience, subject, happening).await
+    }
+
+    /// Gives up the open run because its time, which others have judged, has come.
+    pub async fn time_out(&mut self, limit: Time) -> Result<(), StoreError> {
+        let Some(run) = self.world.run.clone() else {
+            return Ok(());
+        };
+        let patience = self.manager.settings.patience().until(&run, limit);
+        let timed_out = Happening::of(RunEvent::TimedOut);
+        self.bring_with(&patience, Subject::Run(run.id), &timed_out)
+            .await?;
+        self.look_again().await
+    }
+
+    async fn bring_with(
+        &mut self,
+        patience: &Patience,
+        subject: Subject,
+        happening: &Happening,
+    ) -> Result<UpdateRun, StoreError> {
+        let run = runs::advance(&self.tx, subject, happening, patience, self.now).await?;
         // Late news of an attempt that another one has replaced says nothing about where the node stands.
         if self.world.run.as_ref().is_none_or(|open| open.id == run.id) {
             self.node.reflect(&run, self.now);
@@ -89,22 +120,31 @@ impl<'a> Scene<'a> {
     /// Brings the first event of an attempt: opens its run, and ends another one that is still open.
     pub async fn begin_attempt(
         &mut self,
-        attempt: Option<AttemptId>,
-        origin: Origin,
+        beginning: Beginning,
         happening: &Happening,
     ) -> Result<UpdateRun, StoreError> {
         if let Some(other) = self.world.run.take() {
             let superseded = Happening::of(RunEvent::Superseded);
             self.bring(Subject::Run(other.id), &superseded).await?;
         }
+        self.record(beginning, happening).await
+    }
+
+    /// Brings the only event of an attempt that is over: what is open meanwhile stays as it is.
+    pub async fn record(
+        &mut self,
+        beginning: Beginning,
+        happening: &Happening,
+    ) -> Result<UpdateRun, StoreError> {
         let os = os_profiles::find(&self.tx, self.node.os).await?;
         let host: String = self.host.title().chars().take(13).collect();
         let opening = Opening {
             instance: self.node.instance,
             name: format!("{host} update {}", self.now.format("%Y%m%d-%H%M%S")),
             description: cut(&format!("OS update for {}", os.spec.name), 200),
-            attempt,
-            origin,
+            attempt: beginning.attempt,
+            origin: beginning.origin,
+            follows: beginning.follows,
         };
         self.bring(Subject::New(Box::new(opening)), happening).await
     }
@@ -229,6 +269,14 @@ impl<'a> Scene<'a> {
     pub fn runs(&mut self, image: Image) {
         self.node.os = image.os;
         self.world.known.running = image;
+    }
+
+    /// Keeps what changed and makes it all visible. Nothing is said about whether the node is there.
+    pub async fn keep(self) -> Result<(), StoreError> {
+        if self.node != self.before {
+            nodes::save(&self.tx, &self.node).await?;
+        }
+        self.tx.commit().await
     }
 
     /// Keeps what changed, makes it all visible, and notes that the node was heard.

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
 use evenkeel_store::{Store, StoreError, nodes};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use crate::outage::Outage;
 use crate::settings::{Settings, delta, period};
 
 /// How many nodes one statement takes.
@@ -23,6 +23,7 @@ pub struct SilenceWatch {
     clock: Arc<dyn Clock>,
     every: Duration,
     after: TimeDelta,
+    outage: Arc<Outage>,
 }
 
 impl SilenceWatch {
@@ -35,7 +36,15 @@ impl SilenceWatch {
             clock,
             every: period(settings.silent_every),
             after: delta(settings.silent_after).max(least),
+            outage: Arc::default(),
         }
+    }
+
+    /// One that tells of an outage together with others.
+    #[must_use]
+    pub(crate) fn with_outage(mut self, outage: &Arc<Outage>) -> Self {
+        self.outage = Arc::clone(outage);
+        self
     }
 
     /// Makes passes until it is asked to stop. As long as nodes could not be heard, because this process has just
@@ -56,13 +65,11 @@ impl SilenceWatch {
             } else {
                 self.pass_until(&stopping).await
             };
+            self.outage.note_pass("silent nodes", &passed);
             match passed {
                 Ok(0) => {}
                 Ok(silent) => tracing::info!(silent, "nodes have fallen silent"),
-                Err(error) => {
-                    listening_since = None;
-                    tracing::warn!(error = %chain(&error), "silent nodes were not looked for");
-                }
+                Err(_) => listening_since = None,
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Errors as gRPC statuses.
 
+use std::sync::Arc;
+
 use evenkeel_auth::AuthError;
 use evenkeel_domain::invalid::Invalid;
-use evenkeel_kit::chain::chain;
 use evenkeel_store::{Conflict, StoreError};
 use tonic::{Code, Status};
 
@@ -30,13 +31,14 @@ pub fn store(error: StoreError) -> Status {
         E::Corrupt { .. } | E::Database(_) => Code::Internal,
     };
     if matches!(code, Code::Unavailable | Code::Internal) {
-        // Nothing about the inside leaves the house; the log has the whole chain.
-        tracing::error!(error = %chain(&error), "request failed");
+        // Nothing about the inside leaves the house; the log has the whole chain (see `crate::outage`).
         let text = match code {
             Code::Unavailable => "the database is away; try again",
             _ => "something went wrong on the server's side",
         };
-        return Status::new(code, text);
+        let mut status = Status::new(code, text);
+        status.set_source(Arc::new(error));
+        return status;
     }
     Status::new(code, error.to_string())
 }

@@ -7,17 +7,19 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::decide::Act;
+use evenkeel_domain::host::Host;
 use evenkeel_domain::policy::PolicySpec;
 use evenkeel_domain::run::{Happening, Patience, RunEvent, UpdateRun};
 use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
 use evenkeel_store::decisions::{self, Horizon, Reading};
-use evenkeel_store::nodes::{self, Machine};
+use evenkeel_store::nodes::{self, Machine, NodeState};
 use evenkeel_store::runs::{self, Quiet, Subject};
-use evenkeel_store::{Store, StoreError, contacts};
+use evenkeel_store::{Store, StoreError, Tx, contacts};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use crate::outage::Outage;
 use crate::settings::{Settings, period};
 
 /// How many runs are read at once.
@@ -35,6 +37,7 @@ pub struct Tracker {
     every: Duration,
     horizon: Horizon,
     patience: Patience,
+    outage: Arc<Outage>,
 }
 
 impl Tracker {
@@ -47,7 +50,15 @@ impl Tracker {
             every: period(settings.track_every),
             horizon: settings.horizon(),
             patience: settings.patience(),
+            outage: Arc::default(),
         }
+    }
+
+    /// One that tells of an outage together with others.
+    #[must_use]
+    pub(crate) fn with_outage(mut self, outage: &Arc<Outage>) -> Self {
+        self.outage = Arc::clone(outage);
+        self
     }
 
     /// Makes passes until it is asked to stop.
@@ -60,10 +71,10 @@ impl Tracker {
                 _ = ticks.tick() => {}
             }
             // A failed pass is not a failed process: the next pass is the retry.
-            match self.pass_until(&stopping).await {
-                Ok(0) => {}
-                Ok(ended) => tracing::info!(ended, "ended runs whose time had come"),
-                Err(error) => tracing::warn!(error = %chain(&error), "tracker pass failed"),
+            let passed = self.pass_until(&stopping).await;
+            self.outage.note_pass("tracker", &passed);
+            if let Ok(ended @ 1..) = passed {
+                tracing::info!(ended, "ended runs whose time had come");
             }
         }
     }
@@ -91,6 +102,8 @@ impl Tracker {
                 match self.judge(*one).await {
                     Ok(true) => ended += 1,
                     Ok(false) => {}
+                    // What cannot be reached for one cannot be reached for the others.
+                    Err(error @ StoreError::Unreachable(_)) => return Err(error),
                     Err(error) => {
                         tracing::warn!(run.id = %one.run, error = %chain(&error), "not judged");
                     }
@@ -103,38 +116,80 @@ impl Tracker {
         }
     }
 
-    /// Ends a run if its time has come. A node that can be reached is told by its poll to give up, and says so itself.
+    /// Ends a run if its time has come. Nearly always it has not: that is seen without a lock, which would hold up the
+    /// node's reports.
     async fn judge(&self, quiet: Quiet) -> Result<bool, StoreError> {
+        let tx = self.store.tenant(quiet.tenant).await?;
+        let (host, node) = nodes::read(&tx, Machine::Host(quiet.host)).await?;
+        if self.due(&tx, quiet, &host, &node).await?.is_none() {
+            return Ok(false);
+        }
+        drop(tx);
         let tx = self.store.tenant(quiet.tenant).await?;
         tx.judge_wanted().await?;
         let (host, mut node) = nodes::lock_with_host(&tx, Machine::Host(quiet.host)).await?;
-        let now = self.clock.now();
-        let reading = Reading::Look(now);
-        let world = decisions::world(&tx, &host, &node, &self.horizon, reading).await?;
-        let Some(run) = world.run.as_ref().filter(|run| run.id == quiet.run) else {
+        let Some(due) = self.due(&tx, quiet, &host, &node).await? else {
             return Ok(false);
         };
-        let event = if self.patience.with(run).is_over(&run.state, now) {
-            RunEvent::TimedOut
-        } else if run.granted_at.is_some() || run.attempt.is_none() {
-            // It may have begun without our having heard of it yet; an agent that makes no attempts asks nobody.
-            return Ok(false);
-        } else if let Act::Cancel { cause, .. } = world.decide(now).act {
-            let heard = contacts::last(&tx, node.instance).await?;
-            if may_hold_leave(run, heard, now) {
-                return Ok(false);
-            }
-            RunEvent::Cancelled(cause)
-        } else {
-            return Ok(false);
-        };
-        let happening = Happening::of(event);
-        let run = runs::advance(&tx, Subject::Run(run.id), &happening, &self.patience, now).await?;
-        node.reflect(&run, now);
+        let happening = Happening::of(due.event);
+        let run = Subject::Run(quiet.run);
+        let run = runs::advance(&tx, run, &happening, &due.patience, due.now).await?;
+        node.reflect(&run, due.now);
         nodes::save(&tx, &node).await?;
         tx.commit().await?;
         Ok(true)
     }
+
+    /// What ends a run now, if its time has come. A node that can be reached is told by its poll to give up, and says so
+    /// itself.
+    async fn due(
+        &self,
+        tx: &Tx,
+        quiet: Quiet,
+        host: &Host,
+        node: &NodeState,
+    ) -> Result<Option<Due>, StoreError> {
+        let now = self.clock.now();
+        let reading = Reading::Look(now);
+        let world = decisions::world(tx, host, node, &self.horizon, reading).await?;
+        let Some(run) = world.run.as_ref().filter(|run| run.id == quiet.run) else {
+            return Ok(None);
+        };
+        let patience = self.patience(run, node);
+        let event = if patience.with(run).is_over(&run.state, now) {
+            RunEvent::TimedOut
+        } else if run.granted_at.is_some() || run.attempt.is_none() {
+            // It may have begun without our having heard of it yet; an agent that makes no attempts asks nobody.
+            return Ok(None);
+        } else if let Act::Cancel { cause, .. } = world.decide(now).act {
+            let heard = contacts::last(tx, node.instance).await?;
+            if may_hold_leave(run, heard, now) {
+                return Ok(None);
+            }
+            RunEvent::Cancelled(cause)
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(Due {
+            event,
+            patience,
+            now,
+        }))
+    }
+
+    /// The patience with a run: less where the agent that began it was replaced by ours.
+    fn patience(&self, run: &UpdateRun, node: &NodeState) -> Patience {
+        let last_word = node.delivered.last_word;
+        let limit = last_word.and_then(|last_word| run.outlived_at(last_word));
+        limit.map_or(self.patience, |limit| self.patience.until(run, limit))
+    }
+}
+
+/// What ends a run, and when that was judged.
+struct Due {
+    event: RunEvent,
+    patience: Patience,
+    now: Time,
 }
 
 /// Whether leave that was given ahead may still let a node begin without our hearing of it: it was given with an answer,

@@ -21,6 +21,7 @@ const STEPS: &[Step] = &[
     step!("20261121_000008_wishes_for_places"),
     step!("20261121_000009_brake_and_contents"),
     step!("20261121_000010_walls_and_log_of_places"),
+    step!("20261121_000011_resumed_assignments"),
 ];
 
 impl MigratorTrait for Migrator {

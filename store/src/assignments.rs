@@ -4,21 +4,20 @@ use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Assigned, Brake, Level, Limits, Scope};
 use evenkeel_domain::id::{InstanceId, PolicyId};
 use evenkeel_domain::os::{Image, OsProfile};
-use evenkeel_domain::pause::PauseScope;
 use evenkeel_domain::policy::UpdatePolicy;
 use sea_orm::sea_query::{Expr, OnConflict};
 use sea_orm::{
     ColumnTrait, Condition, EntityTrait, FromQueryResult, QueryFilter, QueryResult, Set,
 };
 
-use crate::brake::{FAILURES, count};
+use crate::brake::{FAILED, count, key};
 use crate::chain::Chain;
 use crate::error::StoreError;
 use crate::keyed::{self, Keyed};
 use crate::page::{Listed, Page};
 use crate::rows::assignment::{ActiveModel, Column, Entity, Model};
 use crate::rows::{host, instance, named, os_profile, region, site, update_policy};
-use crate::tx::{Tx, all, among, columns, one};
+use crate::tx::{Tx, all, among, columns, execute, one};
 
 const WHAT: &str = "assignment";
 
@@ -37,6 +36,29 @@ pub struct Assignment {
     pub held: u32,
     /// Runs that failed since then.
     pub failures: u32,
+    /// Who let it go on last, since its policy was assigned.
+    pub resumption: Option<Resumption>,
+}
+
+impl Assignment {
+    /// Whether nothing is started any more after too many failures.
+    #[must_use]
+    pub fn has_stopped(&self) -> bool {
+        self.limits
+            .stop_after_failures
+            .is_some_and(|limit| self.failures >= limit)
+    }
+}
+
+/// That somebody let an assignment go on that had stopped after failures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resumption {
+    /// When.
+    pub at: Time,
+    /// Who.
+    pub by: String,
+    /// Why, for people.
+    pub reason: String,
 }
 
 /// Assigns a policy, in place of the one that was assigned to the same. Failures count from now.
@@ -60,6 +82,9 @@ pub async fn set(
         max_concurrent: Set(limits.max_concurrent.map(in_column)),
         stop_after_failures: Set(limits.stop_after_failures.map(in_column)),
         since_at: Set(now),
+        resumed_at: Set(None),
+        resumed_by: Set(None),
+        resume_reason: Set(None),
     };
     let same = OnConflict::columns([Column::TenantId, Column::TargetKind, Column::TargetId])
         .update_columns([
@@ -67,6 +92,9 @@ pub async fn set(
             Column::MaxConcurrent,
             Column::StopAfterFailures,
             Column::SinceAt,
+            Column::ResumedAt,
+            Column::ResumedBy,
+            Column::ResumeReason,
         ])
         .to_owned();
     Entity::insert(row)
@@ -120,37 +148,70 @@ pub async fn clear(tx: &Tx, scope: Scope) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Lets an assignment that stopped after failures go on: they count from now.
+/// Assigns a policy, and leaves the limits of what was assigned to the same as they are. The same policy once more
+/// changes nothing.
+///
+/// # Errors
+/// There is no such policy, or nothing that it could be assigned to, in the project.
+pub async fn assign(tx: &Tx, scope: Scope, policy: PolicyId, now: Time) -> Result<(), StoreError> {
+    tx.write_wanted().await?;
+    let limits = match find(tx, scope, now).await {
+        Ok(found) if found.policy == policy => return Ok(()),
+        Ok(found) => found.limits,
+        Err(StoreError::NotFound { .. }) => Limits::default(),
+        Err(error) => return Err(error),
+    };
+    set(tx, scope, policy, limits, now).await
+}
+
+/// Changes how fast an assignment may go. Its policy stays, and what has failed.
 ///
 /// # Errors
 /// Nothing is assigned there.
-pub async fn resume(tx: &Tx, scope: Scope, now: Time) -> Result<(), StoreError> {
+pub async fn limit(tx: &Tx, scope: Scope, limits: Limits) -> Result<(), StoreError> {
     tx.write_wanted().await?;
-    match anew(tx, is(scope), now).await? {
+    let change = tx
+        .change::<Entity>()
+        .col_expr(
+            Column::MaxConcurrent,
+            Expr::value(limits.max_concurrent.map(in_column)),
+        )
+        .col_expr(
+            Column::StopAfterFailures,
+            Expr::value(limits.stop_after_failures.map(in_column)),
+        )
+        .filter(is(scope));
+    match change.exec(tx.conn()).await?.rows_affected {
         0 => Err(StoreError::NotFound { what: WHAT }),
         _ => Ok(()),
     }
 }
 
-/// Lets the assignments that a pause concerned go on.
-pub(crate) async fn count_anew(tx: &Tx, scope: PauseScope, now: Time) -> Result<(), StoreError> {
-    let concerned = match scope {
-        PauseScope::Project => Condition::all(),
-        PauseScope::Site(site) => is(Scope::Site(site)),
-        PauseScope::Policy(policy) => {
-            Condition::all().add(Column::PolicyId.eq(policy.bits().cast_signed()))
-        }
-    };
-    let stopping = concerned.add(Column::StopAfterFailures.is_not_null());
-    anew(tx, stopping, now).await.map(drop)
-}
-
-async fn anew(tx: &Tx, which: Condition, now: Time) -> Result<u64, StoreError> {
-    let change = tx
-        .change::<Entity>()
-        .col_expr(Column::SinceAt, Expr::value(now))
-        .filter(which);
-    Ok(change.exec(tx.conn()).await?.rows_affected)
+/// Lets an assignment that stopped after failures go on: what failed so far counts no more, by whichever server's clock it
+/// ended. One that has not stopped stays as it is, so that to ask twice forgets no failure.
+///
+/// # Errors
+/// Nothing is assigned there.
+pub async fn resume(tx: &Tx, scope: Scope, resumption: &Resumption) -> Result<(), StoreError> {
+    tx.write_wanted().await?;
+    if !find(tx, scope, resumption.at).await?.has_stopped() {
+        return Ok(());
+    }
+    let sql = format!(
+        "UPDATE assignments a SET since_at = greatest($4, (SELECT max(r.ended_at) + interval '1 microsecond' {FAILED})), \
+         resumed_at = $4, resumed_by = $5, resume_reason = $6 \
+         WHERE a.tenant_id = $1 AND a.target_kind = $2 AND a.target_id = $3"
+    );
+    let [tenant, kind, id] = key(tx, scope);
+    let values = [
+        tenant,
+        kind,
+        id,
+        resumption.at.into(),
+        resumption.by.as_str().into(),
+        resumption.reason.as_str().into(),
+    ];
+    execute(tx.conn(), sql, values).await.map(drop)
 }
 
 /// What is assigned to one thing.
@@ -162,12 +223,8 @@ pub async fn find(tx: &Tx, scope: Scope, now: Time) -> Result<Assignment, StoreE
         "SELECT {} WHERE a.tenant_id = $2 AND a.target_kind = $3 AND a.target_id = $4",
         counted()
     );
-    let values = [
-        now.into(),
-        tx.tenant().uuid().into(),
-        scope.level().name().into(),
-        scope.bits().cast_signed().into(),
-    ];
+    let [tenant, kind, id] = key(tx, scope);
+    let values = [now.into(), tenant, kind, id];
     let row = one(tx.conn(), sql, values).await?;
     assignment(&row.ok_or(StoreError::NotFound { what: WHAT })?)
 }
@@ -207,7 +264,7 @@ fn counted() -> String {
     format!(
         "{}, (SELECT count(*) FROM brake_slots s WHERE s.tenant_id = a.tenant_id AND s.target_kind = a.target_kind \
          AND s.target_id = a.target_id AND (s.until_at IS NULL OR s.until_at > $1)) AS held, \
-         ({FAILURES}) AS failures FROM assignments a",
+         (SELECT count(*) {FAILED}) AS failures FROM assignments a",
         columns::<Entity>("a")
     )
 }
@@ -221,6 +278,15 @@ fn assignment(row: &QueryResult) -> Result<Assignment, StoreError> {
         since: model.since_at,
         held: count(row.try_get("", "held")?),
         failures: count(row.try_get("", "failures")?),
+        resumption: resumption(model),
+    })
+}
+
+fn resumption(row: Model) -> Option<Resumption> {
+    Some(Resumption {
+        at: row.resumed_at?,
+        by: row.resumed_by?,
+        reason: row.resume_reason?,
     })
 }
 

@@ -15,8 +15,8 @@ use crate::tx::{FleetTx, Tx, execute, one};
 /// A slot whose time is over is given back to its node for so long, if the news of its run comes late.
 pub(crate) const REVIVED_FOR: chrono::TimeDelta = chrono::TimeDelta::days(1);
 
-/// Counts what ended badly. One text for all who count.
-pub(crate) const FAILURES: &str = "SELECT count(*) FROM update_runs r \
+/// What ended badly under an assignment `a` since it counts. One text for all who count.
+pub(crate) const FAILED: &str = "FROM update_runs r \
     WHERE r.tenant_id = a.tenant_id AND r.granted_kind = a.target_kind AND r.granted_id = a.target_id \
     AND r.ended_at >= a.since_at AND r.state IN ('failed', 'reverted', 'abandoned') \
     AND (r.state <> 'abandoned' OR r.cause = 'timed_out')";
@@ -40,7 +40,7 @@ pub(crate) async fn read(
          AND s.target_id = a.target_id AND s.instance_id <> $4 AND (s.until_at IS NULL OR s.until_at > $5)), \
          EXISTS (SELECT FROM brake_slots s WHERE s.tenant_id = a.tenant_id AND s.target_kind = a.target_kind \
          AND s.target_id = a.target_id AND s.instance_id = $4 AND (s.until_at IS NULL OR s.until_at > $5)), \
-         ({FAILURES}) \
+         (SELECT count(*) {FAILED}) \
          FROM assignments a WHERE a.tenant_id = $1 AND a.target_kind = $2 AND a.target_id = $3"
     );
     let [tenant, kind, id] = key(tx, scope);
@@ -53,6 +53,7 @@ pub(crate) async fn read(
         held: count(row.try_get_by_index(0)?),
         mine: row.try_get_by_index(1)?,
         failures: count(row.try_get_by_index(2)?),
+        behind: None,
     })
 }
 
@@ -113,7 +114,8 @@ pub async fn clean(tx: &FleetTx, now: Time, limit: u32) -> Result<u64, StoreErro
     execute(tx.conn(), sql, values).await
 }
 
-fn key(tx: &Tx, scope: Scope) -> [Value; 3] {
+/// What an assignment is found by.
+pub(crate) fn key(tx: &Tx, scope: Scope) -> [Value; 3] {
     [
         tx.tenant().uuid().into(),
         scope.level().name().into(),

@@ -4,7 +4,7 @@ mod surroundings;
 
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
-use evenkeel_domain::assignment::{Assigned, Scope};
+use evenkeel_domain::assignment::{Assigned, Brake, Scope};
 use evenkeel_domain::decide::{Decision, NodeFacts, Protocol, Wanted, decide};
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::InstanceId;
@@ -102,11 +102,29 @@ impl World {
         Ok(())
     }
 
+    /// A node that starts by itself and let a window pass lets the others go first.
+    fn give_way(&mut self, node: &NodeState, now: Time) {
+        let open = self.run.as_ref().and_then(UpdateRun::as_open);
+        let (known, told) = (&self.known, &node.delivered);
+        let behind = if node.protocol == Protocol::Eim {
+            let passed = told.passed(known, open.as_ref(), now);
+            passed.and_then(|_| told.gives_way(&self.wanted, self.instance, now))
+        } else {
+            None
+        };
+        let scope = self.applies().map(|assigned| assigned.scope);
+        let mut policies = self.wanted.policies.iter_mut();
+        if let Some(assigned) = policies.find(|assigned| Some(assigned.scope) == scope) {
+            assigned.brake.behind = behind;
+        }
+    }
+
     async fn read_brake(&mut self, tx: &Tx, scope: Scope, now: Time) -> Result<(), StoreError> {
         let counted = brake::read(tx, scope, self.instance, now).await?;
         let mut policies = self.wanted.policies.iter_mut();
         if let Some(assigned) = policies.find(|assigned| assigned.scope == scope) {
-            assigned.brake = counted;
+            let behind = assigned.brake.behind;
+            assigned.brake = Brake { behind, ..counted };
         }
         Ok(())
     }
@@ -179,6 +197,7 @@ pub async fn world(
         .applies()
         .is_some_and(|assigned| assigned.limits.any())
     {
+        world.give_way(node, now);
         world.count(tx, reading).await?;
     }
     Ok(world)

@@ -151,10 +151,7 @@ pub async fn change(
     // The same policy once more changes nothing: its limits and what has failed stay.
     if let Some(policy) = change.policy.filter(|policy| *policy != before.policy) {
         match policy {
-            Some(policy) => {
-                let unlimited = Limits::default();
-                assignments::set(tx, Scope::Instance(id), policy, unlimited, now).await?;
-            }
+            Some(policy) => assignments::assign(tx, Scope::Instance(id), policy, now).await?,
             None => assignments::clear(tx, Scope::Instance(id)).await?,
         }
     }

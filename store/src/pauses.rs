@@ -1,17 +1,16 @@
 //! Pauses: where nothing new starts.
 
-use evenkeel_domain::Time;
 use evenkeel_domain::id::{PolicyId, SiteId};
 use evenkeel_domain::pause::{Pause, PauseScope};
 use sea_orm::sea_query::OnConflict;
 use sea_orm::{ColumnTrait, Condition, EntityTrait, QueryFilter, QueryOrder, Set};
 
 use crate::error::StoreError;
-use crate::keyed::Keyed;
+use crate::keyed::{self, Keyed};
+use crate::page::{self, Listed, Page};
 use crate::rows::pause::{ActiveModel, Column, Entity, Model};
 use crate::rows::{named, site, update_policy};
 use crate::tx::{Tx, among};
-use crate::{assignments, keyed};
 
 /// Pauses something, in place of an earlier pause of the same.
 ///
@@ -49,19 +48,12 @@ pub async fn set(tx: &Tx, pause: &Pause) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Takes a pause back, and lets assignments that stopped after failures go on: those of the same project, site or
-/// policy count from now. Nothing was paused: they go on all the same.
+/// Takes a pause back; nothing if there is none. What else keeps updates from starting stays.
 ///
 /// # Errors
 /// The database cannot be reached.
-pub async fn clear(tx: &Tx, scope: PauseScope, now: Time) -> Result<(), StoreError> {
+pub async fn clear(tx: &Tx, scope: PauseScope) -> Result<(), StoreError> {
     tx.write_wanted().await?;
-    forget(tx, scope).await?;
-    assignments::count_anew(tx, scope, now).await
-}
-
-/// Removes the row.
-pub(crate) async fn forget(tx: &Tx, scope: PauseScope) -> Result<(), StoreError> {
     tx.remove::<Entity>()
         .filter(is(scope))
         .exec(tx.conn())
@@ -82,18 +74,17 @@ pub async fn find(tx: &Tx, scope: PauseScope) -> Result<Option<Pause>, StoreErro
     row.map(Pause::try_from).transpose()
 }
 
-/// All pauses, longest first.
+/// Part of the pauses, longest first.
 ///
 /// # Errors
 /// The database cannot be reached.
-pub async fn list(tx: &Tx) -> Result<Vec<Pause>, StoreError> {
+pub async fn list(tx: &Tx, page: Page) -> Result<Listed<Pause>, StoreError> {
     let list = tx
         .scope::<Entity>()
         .order_by_asc(Column::SinceAt)
         .order_by_asc(Column::ScopeKind)
         .order_by_asc(Column::ScopeId);
-    let rows = list.all(tx.conn()).await?;
-    rows.into_iter().map(Pause::try_from).collect()
+    page::read(tx, list, page).await
 }
 
 /// The pauses that concern a node at a site with these policies: that of the project first, then that of the site.

@@ -73,7 +73,7 @@ pub async fn list(tx: &Tx, page: Page) -> Result<Listed<UpdatePolicy>, StoreErro
 pub async fn delete(tx: &Tx, id: PolicyId) -> Result<(), StoreError> {
     tx.write_wanted().await?;
     keyed::delete::<Entity>(tx, id.bits()).await?;
-    pauses::forget(tx, PauseScope::Policy(id)).await
+    pauses::clear(tx, PauseScope::Policy(id)).await
 }
 
 impl TryFrom<Model> for UpdatePolicy {

@@ -7,6 +7,8 @@ mod reading;
 pub use age::{Quiet, expire, quiet_since};
 pub use reading::{delete, events, find, find_attempt, find_open, list};
 
+use std::cmp::Ordering;
+
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Level, Scope};
 use evenkeel_domain::id::{InstanceId, RunId};
@@ -47,6 +49,8 @@ pub struct Opening {
     pub attempt: Option<AttemptId>,
     /// What the attempt is for.
     pub origin: Origin,
+    /// A run that ended with the same news, of an agent that asks for no leave: this one goes on with what that had.
+    pub follows: Option<RunId>,
 }
 
 /// Brings an event to a run: load under lock, ask the domain, save, append to the history. The caller has locked the
@@ -92,7 +96,7 @@ pub async fn advance(
     };
     take_evidence(&mut run, happening);
     save(tx, &run, before.generation).await?;
-    append(tx, &run, happening, now).await?;
+    append(tx, &run, happening, run.state != before.state, now).await?;
     if run.state.is_final() && !before.state.is_final() {
         brake::release(tx, run.instance).await?;
     }
@@ -123,7 +127,20 @@ async fn open(
         started_at: now,
     };
     take_evidence(&mut run, happening);
-    let start = start(tx, run.instance, now).await?;
+    // What is over at once may be the news of another agent than the one that is at work.
+    let is_beside = run.state.is_final() && find_open(tx, run.instance).await?.is_some();
+    let start = if is_beside {
+        Start::default()
+    } else {
+        start(tx, run.instance, now).await?
+    };
+    let start = match (start.scope, opening.follows) {
+        (None, Some(before)) => Start {
+            scope: go_on(tx, before, run.instance, now).await?,
+            ..start
+        },
+        _ => start,
+    };
     let row = Model {
         granted_kind: start.scope.map(|scope| scope.level().name().to_owned()),
         granted_id: start.scope.map(|scope| scope.bits().cast_signed()),
@@ -133,14 +150,41 @@ async fn open(
     Entity::insert(row.into_active_model().reset_all())
         .exec_without_returning(tx.conn())
         .await?;
-    append(tx, &run, happening, now).await?;
-    if run.state.is_final() {
+    append(tx, &run, happening, true, now).await?;
+    if run.state.is_final() && !is_beside {
         brake::release(tx, run.instance).await?;
     }
     Ok(run)
 }
 
+/// Takes the slot again that the end of a run has just let go. Says under which assignment.
+async fn go_on(
+    tx: &Tx,
+    before: RunId,
+    instance: InstanceId,
+    now: Time,
+) -> Result<Option<Scope>, StoreError> {
+    let row = tx
+        .scope::<Entity>()
+        .filter(Column::Id.eq(before.bits().cast_signed()));
+    let row = row.one(tx.conn()).await?;
+    let Some((kind, target)) = row.and_then(|row| row.granted_kind.zip(row.granted_id)) else {
+        return Ok(None);
+    };
+    let level = Level::from_name(&kind);
+    let level = named(
+        level,
+        "update_runs",
+        before.bits().cast_signed(),
+        "granted_kind",
+    )?;
+    let scope = Scope::from_bits(level, target.cast_unsigned());
+    brake::hold(tx, scope, instance, None, now).await?;
+    Ok(Some(scope))
+}
+
 /// What an instance begins a run with.
+#[derive(Default)]
 struct Start {
     /// The assignment that it holds a slot of.
     scope: Option<Scope>,
@@ -220,10 +264,15 @@ async fn save(tx: &Tx, run: &UpdateRun, seen: i64) -> Result<(), StoreError> {
     }
 }
 
+/// The most that the history of one run holds, apart from ends.
+const MAX_HISTORY: i32 = 1_000;
+
+/// Appends an event to the history of its run. When that is full, nothing but an end is: the event counts all the same.
 async fn append(
     tx: &Tx,
     run: &UpdateRun,
     happening: &Happening,
+    is_moved: bool,
     now: Time,
 ) -> Result<(), StoreError> {
     let last = tx
@@ -232,17 +281,24 @@ async fn append(
         .order_by_desc(run_event::Column::Position)
         .one(tx.conn())
         .await?;
+    let position = last.map_or(1, |event| event.position + 1);
+    let detail = match position.cmp(&MAX_HISTORY) {
+        Ordering::Less => happening.event.detail(),
+        Ordering::Equal => "the history is full: only how the run ends is added".to_owned(),
+        Ordering::Greater if is_moved && run.state.is_final() => happening.event.detail(),
+        Ordering::Greater => return Ok(()),
+    };
     let row = run_event::ActiveModel {
         tenant_id: Set(tx.tenant().uuid()),
         run_id: Set(run.id.bits().cast_signed()),
-        position: Set(last.map_or(1, |event| event.position + 1)),
+        position: Set(position),
         event: Set(happening.event.name().to_owned()),
         state: Set(run.state.name().to_owned()),
         sequence: Set(happening.sequence.map(u32::cast_signed)),
         boot_id: Set(happening.boot_id.clone()),
         node_time: Set(happening.node_time),
         at: Set(now),
-        detail: Set(happening.event.detail()),
+        detail: Set(detail),
     };
     row.insert(tx.conn()).await?;
     Ok(())

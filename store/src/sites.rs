@@ -81,7 +81,7 @@ pub async fn delete(tx: &Tx, id: SiteId) -> Result<(), StoreError> {
     tx.write_wanted().await?;
     keyed::delete::<Entity>(tx, id.bits()).await?;
     assignments::clear(tx, Scope::Site(id)).await?;
-    pauses::forget(tx, PauseScope::Site(id)).await
+    pauses::clear(tx, PauseScope::Site(id)).await
 }
 
 fn written(tx: &Tx, id: SiteId, spec: &SiteSpec, now: Time) -> ActiveModel {

@@ -1,12 +1,17 @@
 //! `evenkeel assignment`: which policy applies to what, and how fast.
 
-use clap::Subcommand;
-use evenkeel_api::assignment::{AssignmentInput, AssignmentList, AssignmentResource};
+use std::str::FromStr;
+
+use clap::{ArgGroup, Args, Subcommand};
+use evenkeel_api::assignment::{
+    AssignmentList, AssignmentResource, AssignmentResumption, AssignmentResumptionInput,
+};
 use evenkeel_api::host::HostResource;
 use evenkeel_api::instance::InstanceResource;
 use evenkeel_api::policy::OsUpdatePolicy;
 use evenkeel_api::region::RegionResource;
 use evenkeel_api::site::SiteResource;
+use serde_json::{Map, Value};
 
 use super::instance;
 use super::names::Names;
@@ -26,24 +31,93 @@ pub enum AssignmentCommand {
         /// The target, as for `set`.
         target: String,
     },
-    /// Assign a policy to a target, in the place of the one before. Forgets the failures that were counted.
-    Set {
-        /// An id of an instance, host, site or region, or a name with its kind such as `site:berlin`, or `project`.
+    /// Assign a policy to a target, or change how fast it goes; what is not given stays.
+    ///
+    /// Another policy forgets the failures that were counted for the one before.
+    Set(SetAssignment),
+    /// Let an assignment go on that stopped after failures: they are counted from now.
+    Resume {
+        /// The target, as for `set`.
         target: String,
-        /// The policy's id or name.
-        policy: String,
-        /// On how many nodes an update may go on at a time [default: on all].
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-        max_concurrent: Option<u32>,
-        /// After how many updates that failed no further one starts [default: never].
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-        stop_after_failures: Option<u32>,
+        /// Why, for people. It is kept and shown.
+        #[arg(
+            long,
+            value_name = "TEXT",
+            default_value = "",
+            hide_default_value = true
+        )]
+        reason: String,
     },
     /// Take the assignment of a target away.
     Clear {
         /// The target, as for `set`.
         target: String,
     },
+}
+
+/// What to assign, and how fast it goes.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "evenkeel assignment set [OPTIONS] <TARGET> [POLICY]",
+    group = ArgGroup::new("what").required(true).multiple(true)
+        .args(["policy", "max_concurrent", "stop_after_failures", "no_limits"]),
+)]
+pub struct SetAssignment {
+    /// An id of an instance, host, site or region, or a name with its kind such as `site:berlin`, or `project`.
+    target: String,
+    /// The policy's id or name [default: the one that is assigned].
+    policy: Option<String>,
+    /// On how many nodes an update may go on at a time, or `none` for all.
+    #[arg(long, value_name = "N|none")]
+    max_concurrent: Option<Limit>,
+    /// After how many updates that failed no further one starts, or `none` for never.
+    #[arg(long, value_name = "N|none")]
+    stop_after_failures: Option<Limit>,
+    /// Without any limit.
+    #[arg(long, conflicts_with_all = ["max_concurrent", "stop_after_failures"])]
+    no_limits: bool,
+}
+
+/// A limit, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limit(Option<u32>);
+
+impl FromStr for Limit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self(None));
+        }
+        let number = text.parse().ok().filter(|number| *number > 0);
+        match number {
+            Some(_) => Ok(Self(number)),
+            None => Err(format!(
+                "`{text}` is neither a number from 1 on nor `none`; `evenkeel pause` stops everything"
+            )),
+        }
+    }
+}
+
+impl SetAssignment {
+    /// What changes; what is not named stays.
+    async fn change(&self, client: &Client) -> Result<Map<String, Value>, Failure> {
+        let mut change = Map::new();
+        if let Some(policy) = &self.policy {
+            let id = resource::id_of::<OsUpdatePolicy>(client, policy).await?;
+            change.insert("osUpdatePolicyId".to_owned(), id.into());
+        }
+        let none = self.no_limits.then_some(Limit(None));
+        for (name, limit) in [
+            ("maxConcurrent", self.max_concurrent.or(none)),
+            ("stopAfterFailures", self.stop_after_failures.or(none)),
+        ] {
+            if let Some(Limit(limit)) = limit {
+                change.insert(name.to_owned(), limit.into());
+            }
+        }
+        Ok(change)
+    }
 }
 
 impl AssignmentCommand {
@@ -56,21 +130,21 @@ impl AssignmentCommand {
                 let found: AssignmentResource = found.map_err(|error| free(error, &target))?;
                 show_one(&found, client, printer).await
             }
-            Self::Set {
-                target,
-                policy,
-                max_concurrent,
-                stop_after_failures,
-            } => {
-                let target = meant(client, &target).await?;
-                let body = AssignmentInput {
-                    os_update_policy_id: resource::id_of::<OsUpdatePolicy>(client, &policy).await?,
-                    max_concurrent,
-                    stop_after_failures,
-                };
+            Self::Set(set) => {
+                let target = meant(client, &set.target).await?;
+                let body = set.change(client).await?;
                 let address = AssignmentResource::address(&target);
-                let set: AssignmentResource = client.replace(&address, &body).await?;
-                show_one(&set, client, printer).await
+                let done = client.patch(&address, &body).await;
+                let done: AssignmentResource = done.map_err(|error| free(error, &target))?;
+                show_one(&done, client, printer).await
+            }
+            Self::Resume { target, reason } => {
+                let target = meant(client, &target).await?;
+                let address = format!("{}/resume", AssignmentResource::address(&target));
+                let body = AssignmentResumptionInput { reason };
+                let done = client.replace(&address, &body).await;
+                let done: AssignmentResource = done.map_err(|error| free(error, &target))?;
+                show_one(&done, client, printer).await
             }
             Self::Clear { target } => {
                 let target = meant(client, &target).await?;
@@ -171,7 +245,19 @@ fn page(assignment: &AssignmentResource, names: &Names) -> Page {
             failures(assignment.failures, assignment.stop_after_failures),
         )
         .field("since", show(assignment.since));
+    if let Some(resumption) = &assignment.resumption {
+        page.field("resumed", words_of_resumption(resumption));
+    }
     page
+}
+
+fn words_of_resumption(resumption: &AssignmentResumption) -> String {
+    let why = if resumption.reason.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", resumption.reason)
+    };
+    format!("by {} at {}{why}", resumption.by, show(resumption.at))
 }
 
 /// How many of how many nodes are being updated.

@@ -16,7 +16,7 @@ use crate::view::{Cell, Page, Printer};
 ///
 /// Updates that go on are not touched. `evenkeel resume` takes the pause back.
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(subcommand_negates_reqs = true)]
 pub struct Pause {
     #[command(subcommand)]
     command: Option<PauseCommand>,
@@ -35,6 +35,8 @@ pub enum PauseCommand {
 }
 
 /// Take a pause back. Pauses of other scopes stay.
+///
+/// An assignment that stopped after failures stays stopped: `evenkeel assignment resume` lets it go on.
 #[derive(Debug, Args)]
 pub struct Resume {
     #[command(flatten)]
@@ -53,6 +55,10 @@ struct PauseScope {
 }
 
 impl PauseScope {
+    const fn is_given(&self) -> bool {
+        self.site.is_some() || self.policy.is_some()
+    }
+
     /// The last part of the address of the pause.
     async fn text(&self, client: &Client) -> Result<String, Failure> {
         match (&self.site, &self.policy) {
@@ -66,6 +72,13 @@ impl PauseScope {
 impl Pause {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         if let Some(PauseCommand::List) = self.command {
+            // Clap could refuse this, but then it would refuse `--project` as well.
+            if self.scope.is_given() || self.reason.is_some() {
+                return Err(Failure::usage_with(
+                    "a list of pauses takes neither --site, --policy nor --reason",
+                    "`evenkeel pause list` lists them all",
+                ));
+            }
             return list(client, printer).await;
         }
         let scope = self.scope.text(client).await?;
@@ -86,7 +99,7 @@ impl Resume {
             if error.is_not_found() {
                 Failure::usage_with(
                     format!("there is no pause of {}", place(&scope)),
-                    "`evenkeel pause list` shows the pauses",
+                    "`evenkeel pause list` shows the pauses; what stopped after failures goes on with `evenkeel assignment resume`",
                 )
             } else {
                 error

@@ -2,6 +2,7 @@
 
 use clap::{ArgGroup, Args, Subcommand};
 use evenkeel_api::settings::ProjectSettings;
+use serde_json::{Map, Value};
 
 use crate::Failure;
 use crate::client::Client;
@@ -49,17 +50,25 @@ impl std::str::FromStr for Retention {
 
 impl SettingsCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
-        let now: ProjectSettings = client.get(PATH).await?;
-        let Self::Set(set) = self else {
-            return show(&now, client, printer);
+        let settings = match self {
+            Self::Show => client.get(PATH).await?,
+            Self::Set(set) => client.patch(PATH, &set.change()).await?,
         };
-        let wanted = ProjectSettings {
-            retention_days: set
-                .retention_days
-                .map_or(now.retention_days, |Retention(days)| days),
-            any_schedule_status: set.any_schedule_status.unwrap_or(now.any_schedule_status),
-        };
-        show(&client.replace(PATH, &wanted).await?, client, printer)
+        show(&settings, client, printer)
+    }
+}
+
+impl SetSettings {
+    /// What changes; what is not named stays, and null is as the server does by default.
+    fn change(&self) -> Map<String, Value> {
+        let mut change = Map::new();
+        if let Some(Retention(days)) = self.retention_days {
+            change.insert("retentionDays".to_owned(), days.into());
+        }
+        if let Some(any) = self.any_schedule_status {
+            change.insert("anyScheduleStatus".to_owned(), any.into());
+        }
+        change
     }
 }
 

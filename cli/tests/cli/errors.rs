@@ -163,6 +163,10 @@ fn lines_that_make_no_sense_are_refused_before_anything_is_asked() {
         "evenkeel schedule create s --start now --time-zone Europe/Berlin --host h",
         "evenkeel assignment set project",
         "evenkeel assignment set project p --max-concurrent 0",
+        "evenkeel assignment set project p --stop-after-failures -1",
+        "evenkeel assignment set project p --no-limits --max-concurrent 1",
+        "evenkeel assignment set project p --no-limits --stop-after-failures none",
+        "evenkeel assignment resume",
         "evenkeel pause",
         "evenkeel pause --site s --policy p --reason r",
         "evenkeel resume --site s --policy p",
@@ -189,6 +193,24 @@ fn a_file_needs_no_further_option() {
         "evenkeel policy create -f policy.yaml",
     ] {
         assert!(Cli::try_parse_from(line.split(' ')).is_ok(), "{line}");
+    }
+}
+
+#[test]
+fn the_help_of_a_pause_says_what_ends_it_and_what_it_does_not_touch() {
+    for (line, expected) in [
+        (
+            "evenkeel pause --help",
+            "`evenkeel resume` takes the pause back",
+        ),
+        ("evenkeel resume --help", "`evenkeel assignment resume`"),
+        (
+            "evenkeel assignment set --help",
+            "set [OPTIONS] <TARGET> [POLICY]",
+        ),
+    ] {
+        let help = Cli::try_parse_from(line.split(' ')).expect_err("help");
+        assert!(help.to_string().contains(expected), "{line}: {help}");
     }
 }
 

@@ -54,10 +54,10 @@ async fn a_policy_is_assigned_to_a_target_of_any_kind() {
         .answer("GET os-update-policies", policies())
         .answer("GET sites", sites())
         .answer(
-            "PUT assignments/site-00000001",
+            "PATCH assignments/site-00000001",
             assignment("site-00000001", 0),
         )
-        .answer("PUT assignments/project", assignment("project", 0))
+        .answer("PATCH assignments/project", assignment("project", 0))
         .answer("DELETE assignments/project", json!({}));
     let line =
         "evenkeel assignment set site:Mitte security --max-concurrent 10 --stop-after-failures 2";
@@ -68,8 +68,15 @@ async fn a_policy_is_assigned_to_a_target_of_any_kind() {
     failures  0 of 2
     since     2026-03-01T10:00:00Z
     ");
-    desk.run("evenkeel assignment set project osupdatepolicy-00000001 -q")
-        .await;
+    for rest in [
+        "osupdatepolicy-00000001",
+        "--max-concurrent 3",
+        "--stop-after-failures none",
+        "security --no-limits",
+    ] {
+        desk.run(&format!("evenkeel assignment set project {rest} -q"))
+            .await;
+    }
     assert_eq!(
         desk.run("evenkeel assignment clear project").await,
         "assignment project cleared\n"
@@ -80,9 +87,50 @@ async fn a_policy_is_assigned_to_a_target_of_any_kind() {
         .filter(|line| !line.starts_with("GET"))
         .collect();
     insta::assert_snapshot!(written.join("\n"), @r#"
-    PUT assignments/site-00000001 {"osUpdatePolicyId":"osupdatepolicy-00000001","maxConcurrent":10,"stopAfterFailures":2}
-    PUT assignments/project {"osUpdatePolicyId":"osupdatepolicy-00000001"}
+    PATCH assignments/site-00000001 {"maxConcurrent":10,"osUpdatePolicyId":"osupdatepolicy-00000001","stopAfterFailures":2}
+    PATCH assignments/project {"osUpdatePolicyId":"osupdatepolicy-00000001"}
+    PATCH assignments/project {"maxConcurrent":3}
+    PATCH assignments/project {"stopAfterFailures":null}
+    PATCH assignments/project {"maxConcurrent":null,"osUpdatePolicyId":"osupdatepolicy-00000001","stopAfterFailures":null}
     DELETE assignments/project
+    "#);
+}
+
+#[tokio::test]
+async fn an_assignment_that_stopped_is_resumed() {
+    let desk = Desk::new().await;
+    let mut resumed = assignment("site-00000001", 0);
+    resumed["resumption"] =
+        json!({"at": "2026-03-01T11:00:00Z", "by": "alice", "reason": "mended"});
+    desk.double
+        .answer("GET os-update-policies", policies())
+        .answer("GET sites", sites())
+        .answer("PUT assignments/site-00000001/resume", resumed);
+    let line = "evenkeel assignment resume site:Mitte --reason mended";
+    insta::assert_snapshot!(desk.run(line).await, @r"
+    target    Mitte (site-00000001)
+    policy    security (osupdatepolicy-00000001)
+    updating  3 of 10
+    failures  0 of 2
+    since     2026-03-01T10:00:00Z
+    resumed   by alice at 2026-03-01T11:00:00Z: mended
+    ");
+    desk.run("evenkeel assignment resume site-00000001 -q")
+        .await;
+    let told = desk.fail("evenkeel assignment resume project").await;
+    assert!(
+        told.starts_with("no policy is assigned to project itself\n"),
+        "{told}"
+    );
+    let asked = desk.double.asked();
+    let written: Vec<_> = asked
+        .lines()
+        .filter(|line| line.starts_with("PUT"))
+        .collect();
+    insta::assert_snapshot!(written.join("\n"), @r#"
+    PUT assignments/site-00000001/resume {"reason":"mended"}
+    PUT assignments/site-00000001/resume {"reason":""}
+    PUT assignments/project/resume {"reason":""}
     "#);
 }
 
@@ -135,7 +183,7 @@ async fn everything_is_paused_and_resumed() {
     );
     insta::assert_snapshot!(desk.fail("evenkeel resume --site Mitte").await, @r"
     there is no pause of site-00000001
-    hint: `evenkeel pause list` shows the pauses
+    hint: `evenkeel pause list` shows the pauses; what stopped after failures goes on with `evenkeel assignment resume`
     ");
     let asked = desk.double.asked();
     let written: Vec<_> = asked
@@ -152,13 +200,36 @@ async fn everything_is_paused_and_resumed() {
 }
 
 #[tokio::test]
+async fn pauses_are_listed_wherever_the_global_options_stand() {
+    let desk = Desk::new().await;
+    let none = json!({"pauses": [], "totalElements": 0, "hasNext": false});
+    desk.double.answer("GET pauses", none);
+    for line in [
+        "evenkeel pause list --project default",
+        "evenkeel pause --project default list",
+        "evenkeel --project default pause list",
+        "evenkeel pause -p default --output table list",
+    ] {
+        assert_eq!(desk.run(line).await, "no pauses\n", "{line}");
+    }
+    for line in [
+        "evenkeel pause --reason storm list",
+        "evenkeel pause --site s list",
+        "evenkeel pause --policy p list",
+    ] {
+        let told = desk.fail(line).await;
+        assert!(told.starts_with("a list of pauses takes neither"), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn a_setting_is_changed_and_the_others_stay() {
     let desk = Desk::new().await;
     let settings =
         |days: Value, any: bool| json!({"retentionDays": days, "anyScheduleStatus": any});
     desk.double
         .answer("GET settings", settings(Value::Null, true))
-        .answer("PUT settings", settings(json!(90), true));
+        .answer("PATCH settings", settings(json!(90), true));
     insta::assert_snapshot!(desk.run("evenkeel project settings show").await, @r"
     project            default
     runs are kept      as long as the server says
@@ -173,10 +244,8 @@ async fn a_setting_is_changed_and_the_others_stay() {
         .await;
     insta::assert_snapshot!(desk.double.asked(), @r#"
     GET settings
-    GET settings
-    PUT settings {"retentionDays":90,"anyScheduleStatus":true}
-    GET settings
-    PUT settings {"retentionDays":null,"anyScheduleStatus":false}
+    PATCH settings {"retentionDays":90}
+    PATCH settings {"anyScheduleStatus":false,"retentionDays":null}
     "#);
 }
 

@@ -8,7 +8,7 @@ use super::{
 use crate::Time;
 use crate::order::{Order, OrderKind};
 use crate::run::{CancelCause, OpenRun};
-use crate::window::{Window, Windows};
+use crate::window::{Opener, Window, Windows};
 
 /// One question: a node, what applies to it, and an instant.
 pub(super) struct Case<'a> {
@@ -47,6 +47,7 @@ impl Case<'_> {
         }
         let next = self.windows.next_change(self.now);
         if let Some(held) = self.held() {
+            let next = next.into_iter().chain(held.over_at()).min();
             return wait(held, next);
         }
         match (open, coming) {
@@ -120,7 +121,10 @@ impl Case<'_> {
                         grant: None,
                     };
                 }
-                Some(held) => return Decision::idle(held, change),
+                Some(held) => {
+                    let next = change.into_iter().chain(held.over_at()).min();
+                    return Decision::idle(held, next);
+                }
             };
             return Decision {
                 act,
@@ -134,7 +138,10 @@ impl Case<'_> {
         };
         match self.held() {
             None | Some(Reason::NoFreeSlot { .. }) => self.ahead(target, next),
-            Some(held) => Decision::idle(held, Some(next.start)),
+            Some(held) => {
+                let over = held.over_at().unwrap_or(next.start);
+                Decision::idle(held, Some(over))
+            }
         }
     }
 
@@ -180,11 +187,15 @@ impl Case<'_> {
         }
     }
 
-    /// Adds leave ahead to what waits for a window that is to come, for nodes that ask before they begin. Whatever is
-    /// counted or held is never granted ahead.
+    /// Adds leave ahead to what waits for a window or may begin in one, for nodes that ask before they begin: each answer
+    /// replaces the leave that the one before gave. Whatever is counted or held is never granted ahead, and what a person
+    /// orders is for a node that can be reached.
     pub(super) fn with_grant(&self, mut decision: Decision, open: Option<&OpenRun>) -> Decision {
         let waiting = match (&decision.act, &decision.because) {
-            (Act::Fetch(target), Reason::WindowClosed { .. }) => Some(target.clone()),
+            // The server may be gone when the node asks to begin.
+            (Act::Apply { target, .. }, _) | (Act::Fetch(target), Reason::WindowClosed { .. }) => {
+                Some(target.clone())
+            }
             (Act::Continue(_), Reason::WindowClosed { .. }) => {
                 open.and_then(|run| run.target.clone())
             }
@@ -203,7 +214,7 @@ impl Case<'_> {
         let expires = self.now + TimeDelta::days(i64::from(days));
         let spans = self.windows.as_slice().iter();
         let windows: Vec<_> = spans
-            .filter(|window| window.start < expires)
+            .filter(|window| window.start < expires && window.opener != Opener::Order)
             .map(|window| (window.start, window.end.min(expires)))
             .collect();
         if !windows.is_empty() {

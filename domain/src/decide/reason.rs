@@ -64,6 +64,13 @@ pub enum Reason {
         /// How many that is.
         limit: u32,
     },
+    /// It let its last window pass for nothing while others waited, so they go first.
+    GivesWay {
+        /// What the policy is assigned to.
+        scope: Scope,
+        /// Until when.
+        until: Time,
+    },
     /// The assignment starts nothing any more because too much failed.
     Stopped {
         /// What the policy is assigned to.
@@ -117,6 +124,14 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// When it is over by time alone, of those that keep back what could begin.
+    pub(super) const fn over_at(&self) -> Option<Time> {
+        match self {
+            Self::GivesWay { until, .. } => Some(*until),
+            _ => None,
+        }
+    }
+
     /// What people should know about an instance for this reason, if it is a thing that only people can change.
     #[must_use]
     pub fn condition(&self) -> Option<(ConditionKind, String)> {
@@ -144,6 +159,7 @@ impl Reason {
             Self::NotNewer { .. } => "not_newer",
             Self::Paused { .. } => "paused",
             Self::NoFreeSlot { .. } => "no_free_slot",
+            Self::GivesWay { .. } => "gives_way",
             Self::Stopped { .. } => "stopped",
             Self::NoWindow => "no_window",
             Self::WindowClosed { .. } => "window_closed",
@@ -191,10 +207,17 @@ impl fmt::Display for Reason {
                     "{limit} nodes are being updated, as many as {scope} allows at once"
                 )
             }
+            Self::GivesWay { scope, until } => {
+                write!(
+                    f,
+                    "it did nothing in its last window, so the other nodes of {scope} go first until {}",
+                    instant(*until)
+                )
+            }
             Self::Stopped { scope, failures } => {
                 write!(
                     f,
-                    "{failures} updates of {scope} failed; it starts no more until it is resumed"
+                    "{failures} updates of {scope} failed; it starts no more until `evenkeel assignment resume {scope}`"
                 )
             }
             Self::NoWindow => f.write_str("no schedule opens a window for updates"),

@@ -305,6 +305,7 @@ fn a_node_without_a_slot_gets_ready_and_waits() {
             held,
             mine,
             failures,
+            behind: None,
         };
         let decision = decide(&node(), &braked, None, NOON);
         (decision.act.name(), decision.because.code())
@@ -382,6 +383,30 @@ fn a_cancellation_closes_the_open_windows_and_gives_up_what_was_fetched() {
         )
     );
     assert_eq!(at(24).0, "apply", "the next window counts again");
+}
+
+#[test]
+fn leave_ahead_goes_on_while_its_window_is_open_because_the_server_may_be_gone_before_the_node_asks()
+ {
+    let wanted = wanted(vec![packages()], &[window(-1, 2), window(5, 6)], NOON);
+    for run in [None, Some(open(RunState::Staged { since: NOON }))] {
+        let decision = decide(&node(), &wanted, run.as_ref(), NOON);
+        assert_eq!(decision.act.name(), "apply");
+        let spans = decision.grant.expect("a grant").windows;
+        let span = |from, to| (NOON + hours(from), NOON + hours(to));
+        assert_eq!(spans, [span(-1, 2), span(5, 6)]);
+    }
+    let mut counted = wanted;
+    counted.policies[0].limits = Limits::parse(Some(1), None).expect("limits");
+    assert_eq!(decide(&node(), &counted, None, NOON).grant, None);
+}
+
+#[test]
+fn what_a_person_orders_is_not_granted_ahead() {
+    let mut ordered = wanted(vec![packages()], &[], NOON);
+    ordered.order = Some(order(OrderKind::Now, 0, 1));
+    let decision = decide(&node(), &ordered, None, NOON);
+    assert_eq!((decision.act.name(), decision.grant), ("apply", None));
 }
 
 #[test]

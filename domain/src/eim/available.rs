@@ -7,7 +7,7 @@ use crate::os::{Image, OsKind, compare_versions};
 use crate::text;
 
 /// The most that is kept of a node's list of packages, in bytes (northbound section 1.3).
-const MAX_AVAILABLE: usize = 500_000;
+pub const MAX_AVAILABLE: usize = 500_000;
 
 /// What could be updated on a node: the list of packages that it sent, or the name of a newer image of its profile; empty
 /// if it has what is newest. None says that nothing is known, so that what was known before stays (M8).

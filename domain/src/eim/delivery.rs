@@ -26,7 +26,7 @@ const ECHO: TimeDelta = TimeDelta::hours(1);
 
 /// An agent that is told of a window that is open begins at once if so much of it is left, else never (southbound
 /// section 3.5).
-const WORTHWHILE: TimeDelta = TimeDelta::minutes(10);
+pub(super) const WORTHWHILE: TimeDelta = TimeDelta::minutes(10);
 
 /// What was answered last. Its echo is judged against this. Kept as one JSON value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +46,10 @@ pub struct Delivered {
     pub kernel: bool,
     /// When a window was taken back so that another can follow.
     pub cleared_at: Option<Time>,
+    /// A window of a counted slot that the node let pass: it goes behind the others until it begins something.
+    pub unused: Option<(Time, Time)>,
+    /// Since our own agent has taken its place: when it was heard last, or when that was.
+    pub last_word: Option<Time>,
 }
 
 impl Delivered {
@@ -172,7 +176,9 @@ pub fn answer(asked: &Asked<'_>, now: Time) -> Answer {
                 answer.repeated = plan.repeated.into_iter().map(|one| one.1).collect();
             }
             // What has begun goes on in its window.
-            Some(Reason::NoFreeSlot { .. } | Reason::Stopped { .. }) if asked.has_begun() => {
+            Some(Reason::NoFreeSlot { .. } | Reason::GivesWay { .. } | Reason::Stopped { .. })
+                if asked.has_begun() =>
+            {
                 chosen = plan.kept();
             }
             Some(_) => (),
@@ -186,6 +192,9 @@ pub fn answer(asked: &Asked<'_>, now: Time) -> Answer {
     answer.delivered.single = answer.single;
     answer.delivered.cleared_at = cleared_at;
     answer.delivered.past = past(before, &answer.delivered, now);
+    if assigned.is_some_and(|assigned| assigned.limits.max_concurrent.is_some()) {
+        answer.delivered.unused = before.passed(asked.known, asked.open, now);
+    }
     answer.delivered.told(wish.as_ref(), before, now);
     answer
 }

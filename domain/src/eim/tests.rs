@@ -5,6 +5,7 @@ mod delivery;
 mod detail;
 mod evidence;
 mod images;
+mod slots;
 mod worlds;
 
 use chrono::{DateTime, TimeDelta};

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::App;
 use crate::call::{Call, id_of_path};
-use crate::extract::{Change, Json, Params, Path};
+use crate::extract::{Change, Json, Params, Patch, Path};
 use crate::listing::{ListParams, envelope};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams};
@@ -105,7 +105,8 @@ pub async fn get_repeated_schedule(
     Ok(answer)
 }
 
-/// Describe a repeated schedule anew. What is left out is emptied.
+/// Describe a repeated schedule anew. What is left out is emptied, but for the time zone: that stays, because clients of the
+/// ancestor do not know of it. Null sets it to UTC.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/schedules/repeated/{resourceId}", tag = "schedules", params(Item),
     request_body = RepeatedScheduleInput,
@@ -115,12 +116,16 @@ pub async fn put_repeated_schedule(
     State(app): State<App>,
     call: Call,
     Path(path): Path<Item>,
-    Json(body): Json<RepeatedScheduleInput>,
+    Patch { mut body, given }: Patch<RepeatedScheduleInput>,
 ) -> Answer<RepeatedScheduleResource> {
     let tx = app.write(&call).await?;
     // What is there is read under the lock, so that of two changes at once neither is lost.
     tx.write_wanted().await?;
     let id: RepeatedScheduleId = id_of_path(WHAT, &path.resource_id)?;
+    if !given.contains_key("timeZone") {
+        let before = schedules::find(&tx, id).await?;
+        before.spec.zone.name().clone_into(&mut body.time_zone);
+    }
     let spec = spec(&body)?;
     let schedule = schedules::change(&tx, id, &spec, app.clock.now()).await?;
     let answer = one(&tx, &schedule).await?;

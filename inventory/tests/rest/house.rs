@@ -237,6 +237,7 @@ impl House {
                 policy: Some(policy),
                 order: None,
             },
+            follows: None,
         };
         let plan = PackageChange {
             name: "curl".to_owned(),

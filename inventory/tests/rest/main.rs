@@ -1,5 +1,6 @@
 //! The REST API against a real Postgres.
 
+mod changes;
 mod document;
 mod house;
 mod input;

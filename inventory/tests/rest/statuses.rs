@@ -48,10 +48,12 @@ pub fn body(operation: &Value, things: &Things, house: &House) -> Option<Value> 
             json!({"name": "bonn", "regionId": things.region})
         }
         "put_host" | "patch_host" => json!({"name": "edge-01", "siteId": things.site}),
-        "put_assignment" => json!({"osUpdatePolicyId": things.policy, "maxConcurrent": 3}),
-        "put_pause" => json!({"reason": "a storm"}),
+        "put_assignment" | "patch_assignment" => {
+            json!({"osUpdatePolicyId": things.policy, "maxConcurrent": 3})
+        }
+        "put_pause" | "resume_assignment" => json!({"reason": "a storm"}),
         "put_order" => json!({"kind": "cancel", "reason": "not today"}),
-        "put_settings" => json!({"retentionDays": 7}),
+        "put_settings" | "patch_settings" => json!({"retentionDays": 7}),
         "create_join_token" => json!({}),
         other => panic!("no body for {other}"),
     })
@@ -188,6 +190,7 @@ async fn what_is_not_found_is_called_as_the_ancestor_calls_it() {
         ("sites/site-00000000", "site_resource not found"),
         ("assignments/site-00000000", "assignment not found"),
         ("assignments/project", "assignment not found"),
+        ("pauses/project", "pause not found"),
         (
             "compute/instances/inst-00000000/order",
             "instance_resource not found",

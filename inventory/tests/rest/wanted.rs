@@ -23,7 +23,7 @@ impl House {
     }
 
     /// Lets the node of the host have spoken as our agent does.
-    async fn speaks(&self, things: &Things) {
+    pub async fn speaks(&self, things: &Things) {
         let modules = vec!["packages".to_owned()];
         let own = Protocol::Own { modules };
         self.known(things, |node| {

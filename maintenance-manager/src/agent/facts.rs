@@ -3,9 +3,10 @@
 use evenkeel_domain::Time;
 use evenkeel_domain::condition::{self, ConditionKind};
 use evenkeel_domain::decide::Protocol;
+use evenkeel_domain::eim::MAX_AVAILABLE;
 use evenkeel_domain::invalid::Invalid;
 use evenkeel_domain::os::{Image, OsKind};
-use evenkeel_proto::agent::{Facts, WithheldCause, WithheldPackage};
+use evenkeel_proto::agent::{AvailablePackage, Facts, WithheldCause, WithheldPackage};
 use evenkeel_store::contents;
 use evenkeel_store::nodes::{BootedImage, NodeState};
 use evenkeel_store::{StoreError, os_profiles};
@@ -34,18 +35,9 @@ pub fn take(node: &mut NodeState, facts: Facts, digest: Vec<u8>, now: Time) -> R
         32 => digest,
         _ => return Err(Invalid::new("facts_digest", "not a SHA-256 digest")),
     };
-    let available = facts.available.iter().map(|package| {
-        json!({
-            "name": package.name,
-            "architecture": package.architecture,
-            "installed_version": package.installed_version,
-            "available_version": package.available_version,
-        })
-    });
-    node.os_update_available = match available.len() {
-        0 => String::new(),
-        _ => Value::from(available.collect::<Vec<_>>()).to_string(),
-    };
+    let cut = available(node, &facts.available);
+    let is_it = |kind| kind == ConditionKind::DetailCut;
+    condition::replace(&mut node.conditions, is_it, cut, now);
     node.facts = shown(&facts);
     node.protocol = Protocol::Own {
         modules: facts.modules,
@@ -58,6 +50,39 @@ pub fn take(node: &mut NodeState, facts: Facts, digest: Vec<u8>, now: Time) -> R
     node.facts_digest = digest;
     in_boot(node, facts.boot_id, now);
     Ok(())
+}
+
+/// What could be updated, as many packages as are kept of it. Says so if those are not all.
+fn available(
+    node: &mut NodeState,
+    packages: &[AvailablePackage],
+) -> Option<(ConditionKind, String)> {
+    let mut text = String::new();
+    let mut kept = 0;
+    for package in packages {
+        let entry = json!({
+            "name": package.name,
+            "architecture": package.architecture,
+            "installed_version": package.installed_version,
+            "available_version": package.available_version,
+        });
+        let entry = entry.to_string();
+        if text.len() + entry.len() + 2 > MAX_AVAILABLE {
+            break;
+        }
+        text.push(if kept == 0 { '[' } else { ',' });
+        text.push_str(&entry);
+        kept += 1;
+    }
+    if kept > 0 {
+        text.push(']');
+    }
+    node.os_update_available = text;
+    let all = packages.len();
+    (kept < all).then(|| {
+        let text = format!("{all} packages could be updated; the first {kept} of them are kept");
+        (ConditionKind::DetailCut, text)
+    })
 }
 
 /// The facts, for people and programs.

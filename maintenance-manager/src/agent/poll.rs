@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use evenkeel_domain::Time;
-use evenkeel_domain::decide::Decision;
+use evenkeel_domain::decide::{Decision, Protocol};
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{HostId, scatter};
-use evenkeel_domain::run::AttemptId;
+use evenkeel_domain::run::{AttemptId, CancelCause, Happening, RunEvent};
 use evenkeel_proto::agent::{PollRequest, PollResponse};
 use evenkeel_store::decisions::{self, Reading, World};
 use evenkeel_store::nodes::{self, Machine, NodeState};
+use evenkeel_store::runs::Subject;
 use evenkeel_store::{StoreError, Tx};
 use tonic::Status;
 
@@ -85,6 +86,7 @@ async fn with_news(
     let mut scene = scene.map_err(status::store)?;
     report::trusted(&scene.host)?;
     let has_facts = request.facts.is_some();
+    let takes_over = has_facts && scene.node.protocol == Protocol::Eim;
     if let Some(said) = request.facts {
         let (node, now) = (&mut scene.node, scene.now);
         facts::take(node, said, request.facts_digest, now).map_err(status::invalid)?;
@@ -93,6 +95,12 @@ async fn with_news(
     packages::take(&mut scene, &request.packages).await?;
     scene.world.known.speaks = scene.node.protocol.clone();
     scene.world.known.provisioned = true;
+    if takes_over {
+        take_over(&mut scene).await.map_err(status::store)?;
+    }
+    if let Some(limit) = forgotten(&scene.world, attempt, scene.now) {
+        scene.time_out(limit).await.map_err(status::store)?;
+    }
     let found = Found {
         decision: scene.world.decide(scene.now),
         is_lost: is_lost(&scene.world, attempt),
@@ -116,7 +124,11 @@ async fn without_news(
     let (host, known, world) = read.map_err(status::store)?;
     drop(tx);
     report::trusted(&host)?;
-    if host.status.text != status::RUNNING || derived::is_outdated(&known, &world, now) {
+    let has_forgotten = forgotten(&world, attempt, now).is_some();
+    if has_forgotten
+        || host.status.text != status::RUNNING
+        || derived::is_outdated(&known, &world, now)
+    {
         return Ok(None);
     }
     manager.contacts.heard(node.tenant, known.instance, now);
@@ -138,6 +150,30 @@ async fn read(
     let horizon = manager.settings.horizon();
     let world = decisions::world(tx, &host, &known, &horizon, Reading::Look(now)).await?;
     Ok((host, known, world))
+}
+
+/// When the node, which holds no attempt, has forgotten the one that keeps a slot or whose change it began; none if it has
+/// not. What it knew is lost with its journal, so nothing more will be heard of it.
+fn forgotten(world: &World, attempt: Option<AttemptId>, now: Time) -> Option<Time> {
+    let run = world.run.as_ref().filter(|_| attempt.is_none())?;
+    run.forgotten_at().filter(|limit| *limit <= now)
+}
+
+/// Our agent speaks for the first time where one of the ancestor's did. What that one has only fetched it is not going to
+/// begin, unless its window is open; what it has begun it tells the end of ([`crate::eim`]).
+async fn take_over(scene: &mut Scene<'_>) -> Result<(), StoreError> {
+    scene.node.delivered.last_word = Some(scene.now);
+    let fetched = scene.world.run.as_ref();
+    let fetched = fetched.filter(|run| run.attempt.is_none() && run.state.is_untouched());
+    let Some(run) = fetched.map(|run| run.id) else {
+        return Ok(());
+    };
+    if scene.node.delivered.was_open(scene.now) {
+        return Ok(());
+    }
+    let withdrawn = Happening::of(RunEvent::Cancelled(CancelCause::Withdrawn));
+    scene.bring(Subject::Run(run), &withdrawn).await?;
+    scene.look_again().await
 }
 
 /// Whether the node holds on to an attempt that has no open run: it was called off, given up or removed here. The agent

@@ -12,7 +12,7 @@ use crate::agent::begin;
 use crate::agent::wire::{self, timestamp};
 use crate::caller::Node;
 use crate::manager::MaintenanceManager;
-use crate::progress::Scene;
+use crate::progress::{Beginning, Scene};
 use crate::status;
 
 /// The most events of one report.
@@ -72,9 +72,12 @@ async fn store(
             // An attempt that was given up before anything happened leaves no run.
             None if matches!(happening.event, RunEvent::Cancelled(_)) => None,
             None => {
-                let origin = scene.named(digest).await?;
-                let opened = scene.begin_attempt(Some(attempt), origin, &happening);
-                Some(opened.await?)
+                let beginning = Beginning {
+                    attempt: Some(attempt),
+                    origin: scene.named(digest).await?,
+                    follows: None,
+                };
+                Some(scene.begin_attempt(beginning, &happening).await?)
             }
         };
         stored = number;

@@ -20,13 +20,12 @@ const QUIET: TimeDelta = TimeDelta::minutes(1);
 /// After this time without another refusal an episode is over, whatever happened.
 const OVER: TimeDelta = TimeDelta::hours(1);
 
-/// The refusals that go on.
+/// The refusals that go on: one episode for each peer and code, or two reasons in turn would be news with each call.
 #[derive(Debug, Default)]
-pub struct Refusals(Mutex<HashMap<Peer, Episode>>);
+pub struct Refusals(Mutex<HashMap<Peer, HashMap<Code, Episode>>>);
 
 #[derive(Debug)]
 struct Episode {
-    code: Code,
     since: Time,
     last: Time,
     count: u64,
@@ -42,7 +41,7 @@ enum News {
 
 impl Refusals {
     /// Notes how a call ended, and says it if that is news.
-    pub fn note<T>(&self, peer: Peer, call: &'static str, answer: &Result<T, Status>, now: Time) {
+    pub fn note<T>(&self, peer: &Peer, call: &'static str, answer: &Result<T, Status>, now: Time) {
         let refused = answer.as_ref().err();
         // What went wrong on our side is not refused, and is told of where it goes wrong.
         if refused.is_some_and(|s| matches!(s.code(), Code::Internal | Code::Unavailable)) {
@@ -60,43 +59,52 @@ impl Refusals {
         }
     }
 
-    fn judge(&self, peer: Peer, refused: Option<Code>, now: Time) -> News {
-        let mut episodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn judge(&self, peer: &Peer, refused: Option<Code>, now: Time) -> News {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(code) = refused else {
-            let quiet = |episode: &Episode| episode.last + QUIET < now;
-            if !episodes.get(&peer).is_some_and(quiet) {
-                return News::Nothing;
-            }
-            let ended = episodes.remove(&peer);
-            return ended.map_or(News::Nothing, |episode| News::Ended {
-                count: episode.count,
-            });
+            return answered(&mut all, peer, now);
         };
-        if let Some(episode) = episodes.get_mut(&peer)
-            && episode.code == code
+        if let Some(episode) = all.get_mut(peer).and_then(|codes| codes.get_mut(&code))
             && now < episode.last + OVER
         {
             episode.last = now;
             episode.count += 1;
             return News::Nothing;
         }
-        if episodes.len() >= MOST {
-            episodes.retain(|_, episode| now < episode.last + OVER);
-        }
-        if episodes.len() >= MOST {
-            let oldest = episodes.iter().min_by_key(|(_, episode)| episode.since);
-            if let Some(oldest) = oldest.map(|(peer, _)| *peer) {
-                episodes.remove(&oldest);
-            }
+        if all.len() >= MOST && !all.contains_key(peer) {
+            make_room(&mut all, now);
         }
         let begun = Episode {
-            code,
             since: now,
             last: now,
             count: 1,
         };
-        episodes.insert(peer, begun);
+        all.entry(peer.clone()).or_default().insert(code, begun);
         News::Begun
+    }
+}
+
+/// A call was answered: that ends all episodes of its peer once they are quiet.
+fn answered(all: &mut HashMap<Peer, HashMap<Code, Episode>>, peer: &Peer, now: Time) -> News {
+    let quiet = |codes: &HashMap<_, Episode>| codes.values().all(|one| one.last + QUIET < now);
+    if !all.get(peer).is_some_and(quiet) {
+        return News::Nothing;
+    }
+    let ended = all.remove(peer).unwrap_or_default();
+    let count = ended.values().map(|episode| episode.count).sum();
+    News::Ended { count }
+}
+
+/// Forgets what is over, and if nothing is, the peer whose episodes are the oldest.
+fn make_room(all: &mut HashMap<Peer, HashMap<Code, Episode>>, now: Time) {
+    all.retain(|_, codes| codes.values().any(|one| now < one.last + OVER));
+    if all.len() < MOST {
+        return;
+    }
+    let since = |codes: &HashMap<Code, Episode>| codes.values().map(|one| one.since).min();
+    let oldest = all.iter().min_by_key(|(_, codes)| since(codes));
+    if let Some(oldest) = oldest.map(|(peer, _)| peer.clone()) {
+        all.remove(&oldest);
     }
 }
 
@@ -115,36 +123,48 @@ mod tests {
         let refusals = Refusals::default();
         let at = |minutes| DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes);
         let denied = Some(Code::PermissionDenied);
-        assert_eq!(refusals.judge(peer(1), denied, at(0)), News::Begun);
+        assert_eq!(refusals.judge(&peer(1), denied, at(0)), News::Begun);
         for minute in 1..10_000 {
-            assert_eq!(refusals.judge(peer(1), denied, at(minute)), News::Nothing);
+            assert_eq!(refusals.judge(&peer(1), denied, at(minute)), News::Nothing);
         }
         let missing = Some(Code::NotFound);
         assert_eq!(
-            refusals.judge(peer(1), missing, at(10_000)),
+            refusals.judge(&peer(1), missing, at(10_000)),
             News::Begun,
             "another reason"
         );
         assert_eq!(
-            refusals.judge(peer(2), missing, at(10_000)),
+            refusals.judge(&peer(2), missing, at(10_000)),
             News::Begun,
             "another peer"
         );
         assert_eq!(
-            refusals.judge(peer(1), None, at(10_001)),
+            refusals.judge(&peer(1), None, at(10_001)),
             News::Nothing,
             "not quiet yet"
         );
         assert_eq!(
-            refusals.judge(peer(1), None, at(10_002)),
-            News::Ended { count: 1 }
+            refusals.judge(&peer(1), None, at(10_002)),
+            News::Ended { count: 10_001 },
+            "both reasons"
         );
-        assert_eq!(refusals.judge(peer(1), None, at(10_003)), News::Nothing);
+        assert_eq!(refusals.judge(&peer(1), None, at(10_003)), News::Nothing);
         assert_eq!(
-            refusals.judge(peer(2), missing, at(20_000)),
+            refusals.judge(&peer(2), missing, at(20_000)),
             News::Begun,
             "long ago"
         );
+    }
+
+    #[test]
+    fn two_reasons_in_turn_are_told_of_once_each() {
+        let refusals = Refusals::default();
+        let told = (0..1_000_i64).filter(|n| {
+            let code = [Code::NotFound, Code::InvalidArgument][usize::from(n % 2 == 0)];
+            let now = DateTime::UNIX_EPOCH + TimeDelta::seconds(*n);
+            refusals.judge(&peer(1), Some(code), now) == News::Begun
+        });
+        assert_eq!(told.count(), 2);
     }
 
     #[test]
@@ -155,7 +175,10 @@ mod tests {
                 DateTime::UNIX_EPOCH + TimeDelta::milliseconds(i64::try_from(n).expect("small"));
             let address = u32::try_from(n).expect("small").to_be_bytes();
             let peer = Peer::Unknown(Some(std::net::IpAddr::from(address)));
-            assert_eq!(refusals.judge(peer, Some(Code::NotFound), now), News::Begun);
+            assert_eq!(
+                refusals.judge(&peer, Some(Code::NotFound), now),
+                News::Begun
+            );
         }
         assert_eq!(refusals.0.lock().expect("not poisoned").len(), MOST);
     }

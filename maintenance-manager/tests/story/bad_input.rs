@@ -5,7 +5,8 @@ use evenkeel_maintenance_manager::{FloodSettings, Settings};
 use evenkeel_proto::agent::agent_service_server::AgentService;
 use evenkeel_proto::agent::event::News;
 use evenkeel_proto::agent::{
-    AvailablePackage, BeginRequest, Cancelled, Event, Facts, Failed, PollRequest, ReportRequest,
+    AvailablePackage, BeginRequest, Cancelled, Event, Facts, Failed, PollRequest, RebootBegun,
+    ReportRequest, VerifyBegun,
 };
 use evenkeel_proto::maintmgr::UpdateStatus;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService;
@@ -97,7 +98,7 @@ async fn news_with_words_that_nobody_knows_is_taken_as_the_nearest() {
 }
 
 #[tokio::test]
-async fn a_hundred_thousand_packages_are_known_and_one_more_is_refused() {
+async fn a_hundred_thousand_packages_are_taken_and_one_more_is_refused() {
     let house = House::new().await;
     let node = house.node().await;
     let package = |n: usize| AvailablePackage {
@@ -111,8 +112,17 @@ async fn a_hundred_thousand_packages_are_known_and_one_more_is_refused() {
         ..facts()
     };
     house.tell(&node, many(100_000)).await;
-    let known = house.known(&node).await.os_update_available;
-    assert!(known.contains("package-99999"));
+    let known = house.known(&node).await;
+    let (kinds, known) = (known.conditions, known.os_update_available);
+    assert_eq!(kinds[0].kind.name(), "detail_cut");
+    assert!(
+        kinds[0].text.starts_with("100000 packages"),
+        "{}",
+        kinds[0].text
+    );
+    assert!((400_000..=500_000).contains(&known.len()));
+    let kept: Vec<serde_json::Value> = serde_json::from_str(&known).expect("whole entries");
+    assert_eq!(kept[0]["name"], "package-0");
     let request = PollRequest {
         facts: Some(many(100_001)),
         ..PollRequest::default()
@@ -120,6 +130,39 @@ async fn a_hundred_thousand_packages_are_known_and_one_more_is_refused() {
     let refused = house.manager.poll(with(&node.credential, request)).await;
     assert_eq!(refused.expect_err("too many").code(), Code::InvalidArgument);
     assert_eq!(house.known(&node).await.os_update_available, known);
+    // With fewer of them the mark goes.
+    house.tell(&node, many(3)).await;
+    let known = house.known(&node).await;
+    assert!(known.conditions.is_empty(), "{:?}", known.conditions);
+    let kept: Vec<serde_json::Value> =
+        serde_json::from_str(&known.os_update_available).expect("whole entries");
+    assert_eq!(kept.len(), 3);
+}
+
+/// One that tells news for ever, and then its end.
+#[tokio::test]
+async fn the_history_of_a_run_is_bounded_and_its_end_is_kept() {
+    let house = House::new().await;
+    let node = house.node().await;
+    let policy = house.policy(&node, "demo-hello=1.1").await;
+    let restart = || News::RebootBegun(RebootBegun {});
+    let look = || News::VerifyBegun(VerifyBegun {});
+    let mut events = vec![(1, downloading()), (2, began())];
+    events.extend((3..=1_000).map(|n| (n, if n % 2 == 0 { look() } else { restart() })));
+    house.report(&node, 1, policy, &events).await;
+    let more: Vec<_> = (1_001..=1_200).map(|n| (n, restart())).collect();
+    assert_eq!(
+        house.report(&node, 1, policy, &more).await.acknowledged,
+        1_200
+    );
+    let ended = [(1_201, finished()), (1_202, began())];
+    house.report(&node, 1, policy, &ended).await;
+    let run = &house.runs(&node).await[0];
+    assert_eq!((run.state.name(), run.sequence), ("succeeded", 1_202));
+    let told = house.told(&node).await;
+    let told: Vec<_> = told.split(' ').collect();
+    assert_eq!(told.len(), 1_001);
+    assert_eq!(told[1_000], "finished->succeeded");
 }
 
 #[tokio::test]
@@ -242,6 +285,59 @@ async fn a_node_of_another_project_is_nobody_here() {
         let refused = house.manager.platform_update_status(request).await;
         assert_eq!(refused.expect_err("foreign").code(), Code::NotFound);
     }
+}
+
+/// A caller that names somebody else with each call would have a new allowance with each.
+#[tokio::test]
+async fn a_refused_node_that_floods_is_limited_whatever_it_calls_itself() {
+    let settings = Settings {
+        flood: FloodSettings {
+            calls_per_second: 1,
+            burst: 20,
+        },
+        ..Settings::default()
+    };
+    let house = House::with(settings).await;
+    let known = house.old_node(1).await;
+    house.say(&known, sample(S::UpToDate)).await;
+    let mut codes = Vec::new();
+    for n in 0..100 {
+        let guid = match n % 10 {
+            0 => format!("nobody {n}"),
+            _ => Uuid::from_u128(n).to_string(),
+        };
+        let answer = house.say_at(&house.manager, &guid, sample(S::UpToDate));
+        codes.push(answer.await.expect_err("nobody").code());
+    }
+    let flooding = codes
+        .iter()
+        .filter(|code| **code == Code::ResourceExhausted);
+    assert!(flooding.count() >= 60, "{codes:?}");
+    assert!(codes.contains(&Code::NotFound), "{codes:?}");
+    // One that there is, with the very same token, is undisturbed.
+    house.say(&known, sample(S::UpToDate)).await;
+}
+
+#[tokio::test]
+async fn who_proves_nothing_is_limited_as_well() {
+    let settings = Settings {
+        flood: FloodSettings {
+            calls_per_second: 1,
+            burst: 20,
+        },
+        ..Settings::default()
+    };
+    let house = House::with(settings).await;
+    let node = house.node().await;
+    let call = || house.manager.poll(with("forged", PollRequest::default()));
+    let answers = join_all((0..100).map(|_| call())).await;
+    let codes: Vec<_> = answers
+        .into_iter()
+        .map(|answer| answer.expect_err("forged").code())
+        .collect();
+    assert_eq!(codes[0], Code::Unauthenticated);
+    assert_eq!(codes[99], Code::ResourceExhausted);
+    assert_eq!(act(&house.poll(&node).await), "idle");
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use evenkeel_domain::id::PolicyId;
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::event::News;
 use evenkeel_proto::agent::{Failed, FailureKind};
+use evenkeel_proto::maintmgr::UpdateStatus;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
 use futures_util::future::join_all;
 
@@ -109,6 +110,116 @@ async fn a_node_that_vanishes_keeps_its_slot_until_its_run_times_out() {
 }
 
 #[tokio::test]
+async fn leave_whose_answer_was_lost_is_given_again_and_its_slot_comes_back() {
+    let house = House::new().await;
+    let (nodes, policy) = ready(&house, 2, Some(1), None).await;
+    // The answer is lost, also the one to the same question again.
+    for _ in 0..2 {
+        assert!(is_granted(&house.begin(&nodes[0], 1, policy, 2).await));
+        house.pass(1);
+    }
+    assert_eq!(act(&house.poll_with(&nodes[0], 1).await), "apply");
+    house.pass(10);
+    house.poll_with(&nodes[0], 1).await;
+    assert_eq!(
+        house.slots(Scope::Project).await,
+        1,
+        "it still holds its attempt"
+    );
+    // It lost its disk, and with it the attempt.
+    assert_eq!(act(&house.poll(&nodes[0]).await), "apply");
+    assert_eq!(house.slots(Scope::Project).await, 0);
+    assert_eq!(house.runs(&nodes[0]).await[0].state.name(), "abandoned");
+    assert!(is_granted(&house.begin(&nodes[1], 1, policy, 2).await));
+    // Its disk is found again: the end counts after all.
+    let ended = [(3, began()), (4, finished())];
+    house.report(&nodes[0], 1, policy, &ended).await;
+    assert_eq!(house.runs(&nodes[0]).await[0].state.name(), "succeeded");
+    assert_eq!(house.slots(Scope::Project).await, 1, "that of the other");
+}
+
+#[tokio::test]
+async fn a_poll_that_crosses_the_request_to_begin_takes_no_slot_away() {
+    let house = House::new().await;
+    let (nodes, policy) = ready(&house, 1, Some(1), None).await;
+    assert!(is_granted(&house.begin(&nodes[0], 1, policy, 2).await));
+    house.pass(4);
+    house.poll(&nodes[0]).await;
+    house.report(&nodes[0], 1, policy, &[(3, began())]).await;
+    house.pass(4);
+    house.poll(&nodes[0]).await;
+    assert_eq!(house.runs(&nodes[0]).await[0].state.name(), "applying");
+    assert_eq!(house.slots(Scope::Project).await, 1);
+}
+
+#[tokio::test]
+async fn a_slot_is_kept_while_its_assignment_is_changed_taken_back_and_made_anew() {
+    let house = House::new().await;
+    let (nodes, policy) = ready(&house, 2, Some(1), None).await;
+    assert!(is_granted(&house.begin(&nodes[0], 1, policy, 2).await));
+    house.report(&nodes[0], 1, policy, &[(3, began())]).await;
+    // Other limits, another policy and back, and no assignment for a while.
+    house.assign(Scope::Project, policy, Some(1), Some(9)).await;
+    assert!(!is_granted(&house.begin(&nodes[1], 1, policy, 2).await));
+    let other = house.wish("demo-other=1").await;
+    house.assign(Scope::Project, other, Some(1), None).await;
+    let tx = house.tx().await;
+    let cleared = evenkeel_store::assignments::clear(&tx, Scope::Project).await;
+    cleared.expect("taken back");
+    tx.commit().await.expect("committed");
+    house.assign(Scope::Project, policy, Some(1), None).await;
+    assert_eq!(house.slots(Scope::Project).await, 1);
+    assert!(!is_granted(&house.begin(&nodes[1], 1, policy, 2).await));
+    house.report(&nodes[0], 1, policy, &[(4, finished())]).await;
+    assert_eq!(house.slots(Scope::Project).await, 0);
+    assert!(is_granted(&house.begin(&nodes[1], 1, policy, 2).await));
+}
+
+#[tokio::test]
+async fn another_attempt_lets_the_slot_of_the_one_before_go() {
+    let house = House::new().await;
+    let (nodes, policy) = ready(&house, 2, Some(1), None).await;
+    assert!(is_granted(&house.begin(&nodes[0], 1, policy, 2).await));
+    house
+        .report(&nodes[0], 2, policy, &[(1, downloading())])
+        .await;
+    assert_eq!(house.slots(Scope::Project).await, 0);
+    assert!(is_granted(&house.begin(&nodes[1], 1, policy, 2).await));
+    assert!(!is_granted(&house.begin(&nodes[0], 2, policy, 1).await));
+}
+
+/// An update that took the place of another one, unseen between two samples, goes on under its leave.
+#[tokio::test]
+async fn what_follows_another_update_without_a_pause_counts_for_the_same_assignment() {
+    let house = House::new().await;
+    let policy = house.wish("curl").await;
+    house.assign(Scope::Project, policy, Some(1), Some(1)).await;
+    let (one, other) = (house.old_node(1).await, house.old_node(2).await);
+    for node in [&one, &other] {
+        house.window(node.host, 0, 600).await;
+        house.say(node, sample(S::UpToDate)).await;
+    }
+    house.say(&one, sample(S::Started)).await;
+    house.say(&one, sample(S::Downloading)).await;
+    let states = house.runs(&one.as_node()).await;
+    let mut states: Vec<_> = states.iter().map(|run| run.state.name()).collect();
+    states.sort_unstable();
+    assert_eq!(states, ["abandoned", "downloading"]);
+    assert_eq!(house.slots(Scope::Project).await, 1);
+    house.say(&one, sample(S::Started)).await;
+    let failed = UpdateStatus {
+        status_detail: "no".into(),
+        ..sample(S::Failed)
+    };
+    house.say(&one, failed).await;
+    assert_eq!(house.slots(Scope::Project).await, 0);
+    house.pass(1);
+    assert_eq!(window(&house.say(&other, sample(S::UpToDate)).await), None);
+    let decision = house.explained(&other.as_node()).await.decide(house.time());
+    assert_eq!(decision.because.code(), "stopped");
+}
+
+#[tokio::test]
 async fn too_many_failures_stop_it_until_it_is_assigned_anew() {
     let house = House::new().await;
     let (nodes, policy) = ready(&house, 4, None, Some(2)).await;
@@ -209,6 +320,43 @@ async fn only_so_many_of_the_ancestors_nodes_get_the_window_at_a_time() {
         .filter(|(answer, had)| window(answer).is_some() && !**had);
     assert_eq!(new.count(), 1);
     assert_eq!(house.slots(Scope::Project).await, 2);
+}
+
+/// The one that asks first would get the slot window after window, and nobody else ever.
+#[tokio::test]
+async fn one_that_never_starts_does_not_starve_the_others() {
+    let house = House::new().await;
+    let policy = house.wish("curl").await;
+    house.assign(Scope::Project, policy, Some(1), None).await;
+    let (idle, willing) = (house.old_node(1).await, house.old_node(2).await);
+    for node in [&idle, &willing] {
+        for day in [0, 1] {
+            house
+                .window(node.host, 1_440 * day + 1, 1_440 * day + 121)
+                .await;
+        }
+        house.say(node, sample(S::UpToDate)).await;
+    }
+    house.pass(1);
+    assert!(window(&house.say(&idle, sample(S::UpToDate)).await).is_some());
+    assert_eq!(
+        window(&house.say(&willing, sample(S::UpToDate)).await),
+        None
+    );
+    house.pass(1_439);
+    assert_eq!(window(&house.say(&idle, sample(S::UpToDate)).await), None);
+    house.pass(2);
+    assert_eq!(window(&house.say(&idle, sample(S::UpToDate)).await), None);
+    let because = house.explained(&idle.as_node()).await.decide(house.time());
+    assert_eq!(because.because.code(), "gives_way");
+    assert!(because.next.is_some_and(|next| house.time() < next));
+    assert!(window(&house.say(&willing, sample(S::UpToDate)).await).is_some());
+    for kind in [S::Started, S::Updated, S::UpToDate] {
+        house.say(&willing, sample(kind)).await;
+    }
+    // What nobody else needs is its own again.
+    house.pass(90);
+    assert!(window(&house.say(&idle, sample(S::UpToDate)).await).is_some());
 }
 
 #[tokio::test]

@@ -104,7 +104,7 @@ fn scenario() -> impl Strategy<Value = Scenario> {
 
 impl House {
     /// What the explanation over REST is made from.
-    async fn explained(&self, node: &TestNode) -> decisions::World {
+    pub async fn explained(&self, node: &TestNode) -> decisions::World {
         let tx = self.tx().await;
         let read = nodes::read(&tx, Machine::Host(node.host)).await;
         let (host, known) = read.expect("known");

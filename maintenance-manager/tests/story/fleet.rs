@@ -230,8 +230,7 @@ impl House {
 
     pub async fn resume(&self, scope: PauseScope) {
         let tx = self.tx().await;
-        let now = self.clock.now();
-        pauses::clear(&tx, scope, now).await.expect("resumed");
+        pauses::clear(&tx, scope).await.expect("resumed");
         tx.commit().await.expect("committed");
     }
 

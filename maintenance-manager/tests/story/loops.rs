@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use evenkeel_kit::Lifecycle;
 use evenkeel_kit::clock::Clock;
-use evenkeel_maintenance_manager::{Housekeeping, Settings, SilenceWatch, Swept};
+use evenkeel_maintenance_manager::{Housekeeping, Settings, SilenceWatch, Swept, Tracker};
 use evenkeel_proto::agent::{Facts, PollRequest};
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
+use evenkeel_store::nodes;
 use evenkeel_store::settings::{self, ProjectSettings};
 use futures_util::future::join_all;
 use tonic::Code;
@@ -44,6 +45,26 @@ async fn a_node_that_falls_silent_is_shown_so_and_comes_back_by_itself() {
 }
 
 #[tokio::test]
+async fn a_node_that_comes_and_goes_is_shown_as_it_is_and_called_silent_once_each_time() {
+    let house = House::new().await;
+    let node = house.node().await;
+    let clock = Arc::clone(&house.clock) as Arc<dyn Clock>;
+    let watch = SilenceWatch::new(house.store.clone(), clock, &Settings::default());
+    for _ in 0..3 {
+        assert_eq!(house.silent_for(node.instance, 6).await, 1);
+        assert_eq!(watch.pass().await.expect("a pass"), 0, "it is shown");
+        assert_eq!(house.host_status(node.host).await, "No Connection");
+        house.pass(1);
+        house.poll(&node).await;
+        assert_eq!(house.host_status(node.host).await, "Running");
+        // When it was heard is written in batches: until then it counts that it is shown as running.
+        assert_eq!(watch.pass().await.expect("a pass"), 0);
+        let shown = house.state(node.instance).await.status;
+        assert_eq!((shown.text.as_str(), shown.at), ("Running", house.time()));
+    }
+}
+
+#[tokio::test]
 async fn two_replicas_call_a_node_silent_once() {
     let house = House::new().await;
     let nodes = [house.old_node(1).await, house.old_node(2).await];
@@ -58,6 +79,28 @@ async fn two_replicas_call_a_node_silent_once() {
     let found = join_all((0..4).map(|_| watch.pass())).await;
     let found: usize = found.into_iter().map(|found| found.expect("a pass")).sum();
     assert_eq!(found, 2);
+}
+
+/// It looks every half minute at every run that is open, and must not hold up what their nodes say.
+#[tokio::test]
+async fn the_tracker_locks_no_node_whose_run_has_time() {
+    let house = House::new().await;
+    let node = house.node().await;
+    let policy = house.policy(&node, "demo-hello=1.1").await;
+    house.window(node.host, 0, 600).await;
+    let begun = [(1, downloading()), (2, crate::house::began())];
+    house.report(&node, 1, policy, &begun).await;
+    house.pass(60);
+    let (_, impatient) = house.impatient_replica().await;
+    let clock = Arc::clone(&house.clock) as Arc<dyn Clock>;
+    let tracker = Tracker::new(impatient, clock, &Settings::default());
+    let busy = house.tx().await;
+    nodes::lock(&busy, node.host).await.expect("a lock");
+    assert_eq!(tracker.pass().await.expect("nothing is due"), 0);
+    house.pass(24 * 60);
+    tracker.pass().await.expect_err("it is due, and locked");
+    drop(busy);
+    assert_eq!(tracker.pass().await.expect("a pass"), 1);
 }
 
 #[tokio::test]

@@ -11,5 +11,6 @@ mod fleet;
 mod house;
 mod loops;
 mod orders;
+mod takeover;
 mod wire;
 mod words;

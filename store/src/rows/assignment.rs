@@ -17,6 +17,9 @@ pub struct Model {
     pub max_concurrent: Option<i32>,
     pub stop_after_failures: Option<i32>,
     pub since_at: DateTimeUtc,
+    pub resumed_at: Option<DateTimeUtc>,
+    pub resumed_by: Option<String>,
+    pub resume_reason: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]

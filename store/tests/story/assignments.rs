@@ -80,6 +80,37 @@ async fn what_is_assigned_to_another_place_does_not_apply() {
 }
 
 #[tokio::test]
+async fn another_policy_and_other_limits_are_set_one_without_the_other() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (policy, other) = (latest(&store, tenant).await, latest(&store, tenant).await);
+    assign(&store, tenant, Scope::Project, policy.id, (Some(2), None)).await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let later = NOON + TimeDelta::hours(1);
+    let told = async || {
+        let found = assignments::find(&tx, Scope::Project, later).await;
+        let found = found.expect("assigned");
+        (found.policy, found.limits, found.since)
+    };
+    let limits = Limits::parse(None, Some(3)).expect("limits");
+    assignments::limit(&tx, Scope::Project, limits)
+        .await
+        .expect("limited");
+    assert_eq!(told().await, (policy.id, limits, NOON));
+    for (next, since) in [(policy.id, NOON), (other.id, later)] {
+        assignments::assign(&tx, Scope::Project, next, later)
+            .await
+            .expect("assigned");
+        assert_eq!(told().await, (next, limits, since));
+    }
+    let nowhere = Scope::Site(SiteId::nth(9));
+    let refused = assignments::limit(&tx, nowhere, limits).await;
+    assert!(matches!(refused, Err(StoreError::NotFound { .. })));
+    let refused = assignments::assign(&tx, nowhere, other.id, later).await;
+    assert!(matches!(refused, Err(StoreError::NotFound { .. })));
+}
+
+#[tokio::test]
 async fn assignments_are_listed_with_their_limits() {
     let store = fresh_store().await;
     let tenant = project(&store, "ours").await;

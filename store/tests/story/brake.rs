@@ -7,7 +7,6 @@ use evenkeel_domain::decide::{Act, Reason, target};
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::RunId;
 use evenkeel_domain::instance::Instance;
-use evenkeel_domain::pause::PauseScope;
 use evenkeel_domain::run::{
     AttemptId, Failure, FailureKind, Happening, Origin, Patience, RunEvent, UpdateRun,
 };
@@ -18,7 +17,7 @@ use evenkeel_store::nodes::{self, Machine};
 use evenkeel_store::runs::{self, Opening, Subject};
 use evenkeel_store::testing::{fresh_database, fresh_store};
 use evenkeel_store::{
-    Store, StoreError, StoreOptions, Tx, assignments, brake, hosts, instances, pauses, schedules,
+    Store, StoreError, StoreOptions, Tx, assignments, brake, hosts, instances, schedules,
 };
 use futures_util::future::join_all;
 use uuid::Uuid;
@@ -28,7 +27,7 @@ use crate::house::{
 };
 
 /// A fleet in one project with a policy for all of it and an open window.
-async fn fleet(store: &Store, size: u128, limits: (Option<u32>, Option<u32>)) -> Fleet {
+pub async fn fleet(store: &Store, size: u128, limits: (Option<u32>, Option<u32>)) -> Fleet {
     let tenant = project(store, "ours").await;
     let policy = latest(store, tenant).await;
     assign(store, tenant, Scope::Project, policy.id, limits).await;
@@ -47,13 +46,13 @@ async fn fleet(store: &Store, size: u128, limits: (Option<u32>, Option<u32>)) ->
     Fleet { tenant, nodes }
 }
 
-struct Fleet {
-    tenant: TenantId,
+pub struct Fleet {
+    pub tenant: TenantId,
     nodes: Vec<(Host, Instance)>,
 }
 
 /// The node has fetched everything and waits for leave.
-async fn staged(store: &Store, fleet: &Fleet, n: usize) -> UpdateRun {
+pub async fn staged(store: &Store, fleet: &Fleet, n: usize) -> UpdateRun {
     let tx = store.tenant(fleet.tenant).await.expect("a transaction");
     let (host, instance) = &fleet.nodes[n];
     let seen = world(&tx, host, Reading::Look(NOON)).await;
@@ -67,6 +66,7 @@ async fn staged(store: &Store, fleet: &Fleet, n: usize) -> UpdateRun {
             policy: None,
             order: None,
         },
+        follows: None,
     };
     let downloaded = numbered(RunEvent::Downloaded, 1);
     let subject = Subject::New(Box::new(opening));
@@ -78,7 +78,7 @@ async fn staged(store: &Store, fleet: &Fleet, n: usize) -> UpdateRun {
 }
 
 /// The node asks for leave to begin, as it is judged at the door.
-async fn asks(store: &Store, fleet: &Fleet, n: usize, now: Time) -> Result<bool, StoreError> {
+pub async fn asks(store: &Store, fleet: &Fleet, n: usize, now: Time) -> Result<bool, StoreError> {
     let tx = store.tenant(fleet.tenant).await?;
     tx.judge_wanted().await?;
     let machine = Machine::Host(fleet.nodes[n].0.id);
@@ -94,7 +94,7 @@ async fn asks(store: &Store, fleet: &Fleet, n: usize, now: Time) -> Result<bool,
     Ok(true)
 }
 
-async fn ends(store: &Store, fleet: &Fleet, run: RunId, event: RunEvent, now: Time) {
+pub async fn ends(store: &Store, fleet: &Fleet, run: RunId, event: RunEvent, now: Time) {
     let tx = store.tenant(fleet.tenant).await.expect("a transaction");
     let happening = Happening::of(event);
     runs::advance(
@@ -109,14 +109,14 @@ async fn ends(store: &Store, fleet: &Fleet, run: RunId, event: RunEvent, now: Ti
     tx.commit().await.expect("committed");
 }
 
-fn broken() -> RunEvent {
+pub fn broken() -> RunEvent {
     RunEvent::Failed(Failure {
         kind: FailureKind::Apply,
         reason: "a script failed".into(),
     })
 }
 
-async fn used(store: &Store, fleet: &Fleet, now: Time) -> (u32, u32) {
+pub async fn used(store: &Store, fleet: &Fleet, now: Time) -> (u32, u32) {
     let tx = store.tenant(fleet.tenant).await.expect("a transaction");
     let one = assignments::find(&tx, Scope::Project, now).await;
     let one = one.expect("it is assigned");
@@ -237,43 +237,6 @@ async fn a_node_that_vanishes_keeps_its_slot_until_its_run_times_out() {
     assert!(!asks(&store, &fleet, 1, late).await.expect("an answer"));
 }
 
-#[tokio::test]
-async fn it_stops_after_failures_until_it_is_resumed() {
-    let store = fresh_store().await;
-    let fleet = fleet(&store, 3, (None, Some(2))).await;
-    for n in 0..2 {
-        let run = staged(&store, &fleet, n).await;
-        assert!(asks(&store, &fleet, n, NOON).await.expect("an answer"));
-        ends(&store, &fleet, run.id, broken(), NOON).await;
-    }
-    staged(&store, &fleet, 2).await;
-    assert_eq!(used(&store, &fleet, NOON).await, (0, 2));
-    assert!(!asks(&store, &fleet, 2, NOON).await.expect("an answer"));
-    let later = NOON + TimeDelta::minutes(1);
-    let tx = store.tenant(fleet.tenant).await.expect("a transaction");
-    assignments::resume(&tx, Scope::Project, later)
-        .await
-        .expect("resumed");
-    tx.commit().await.expect("committed");
-    assert!(asks(&store, &fleet, 2, later).await.expect("an answer"));
-}
-
-#[tokio::test]
-async fn to_take_a_pause_back_is_to_go_on_after_failures() {
-    let store = fresh_store().await;
-    let fleet = fleet(&store, 2, (None, Some(1))).await;
-    let run = staged(&store, &fleet, 0).await;
-    assert!(asks(&store, &fleet, 0, NOON).await.expect("an answer"));
-    ends(&store, &fleet, run.id, broken(), NOON).await;
-    let later = NOON + TimeDelta::minutes(1);
-    let tx = store.tenant(fleet.tenant).await.expect("a transaction");
-    pauses::clear(&tx, PauseScope::Project, later)
-        .await
-        .expect("cleared");
-    tx.commit().await.expect("committed");
-    assert_eq!(used(&store, &fleet, later).await, (0, 0));
-}
-
 /// What failed before it was given leave, or was called off, says nothing about the update.
 #[tokio::test]
 async fn only_what_was_given_leave_counts_as_failed() {
@@ -334,6 +297,7 @@ async fn sampled(store: &Store, fleet: &Fleet, n: usize, event: RunEvent, at: Ti
             policy: None,
             order: None,
         },
+        follows: None,
     };
     let subject = Subject::New(Box::new(opening));
     let happening = Happening::of(event);

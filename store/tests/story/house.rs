@@ -185,6 +185,7 @@ pub fn attempt(instance: &Instance, n: u128) -> Subject {
             policy: None,
             order: None,
         },
+        follows: None,
     }))
 }
 

@@ -7,5 +7,6 @@ mod housekeeping;
 mod orders;
 mod places;
 mod runs;
+mod stops;
 mod tenants;
 mod walls;

@@ -91,6 +91,7 @@ async fn a_run_outlives_its_policy() {
             policy: Some(policy.clone()),
             order: None,
         },
+        follows: None,
     }));
     let patience = Patience::default();
     let begun = numbered(RunEvent::Began, 1);

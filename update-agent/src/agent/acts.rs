@@ -8,7 +8,7 @@ use super::{Agent, AgentError, Did};
 use crate::journal::{Entry, Phase};
 use crate::link::Leave;
 use crate::model::{Act, FailureKind, News, Target};
-use crate::modules::{Ready, Try};
+use crate::modules::{AnyStep, Draft, Ready, Try};
 
 /// News of a beginning may take so long; then the work begins without its being told.
 const BRIEFLY: Duration = Duration::from_secs(5);
@@ -59,7 +59,8 @@ impl Agent {
         Ok(Did::Something)
     }
 
-    /// Prepares a wish ahead of its window. Where there is nothing to fetch, nothing is told.
+    /// Prepares a wish ahead of its window. Where there is nothing to fetch, nothing is told, unless the change may begin
+    /// without the server: then it needs its attempt.
     async fn fetch(&mut self, target: Target, once: bool) -> Result<Did, AgentError> {
         let recent = self.memory.fetched.as_ref().is_some_and(|(digest, at)| {
             *digest == target.digest && !self.is_past(Some(*at), self.pace.fetch_again_after)
@@ -68,7 +69,7 @@ impl Agent {
             return Ok(Did::Nothing);
         }
         match self.unless_stopped(self.engine.plan(&target)).await? {
-            Ok(draft) if draft.download_bytes > 0 => {
+            Ok(draft) if draft.download_bytes > 0 || self.may_go_alone(&target, &draft) => {
                 let mut entry = self.engine.start(target, draft)?;
                 self.flush(&mut entry).await?;
                 self.download(entry).await
@@ -92,6 +93,11 @@ impl Agent {
                 Ok(Did::Nothing)
             }
         }
+    }
+
+    fn may_go_alone(&self, target: &Target, draft: &Draft<AnyStep>) -> bool {
+        let granted = self.grants.get();
+        granted.is_some_and(|grant| grant.target_digest == target.digest) && !draft.steps.is_empty()
     }
 
     async fn open_and_apply(&mut self, target: Target, once: bool) -> Result<Did, AgentError> {

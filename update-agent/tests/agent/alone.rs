@@ -190,6 +190,32 @@ async fn a_server_that_leaves_after_its_answer_has_given_leave_with_it() {
     assert_eq!(node.system.listing(), NEW);
 }
 
+/// What is unpacked already needs no fetching: without an attempt the leave for it could not be used.
+#[tokio::test]
+async fn what_needs_no_fetching_begins_by_its_grant_as_well() {
+    let node = Node::new();
+    let now = node.clock.now();
+    {
+        let mut packages = node.packages();
+        for (name, state) in [("app", "unpacked"), ("lib", "installed")] {
+            let found = ("2".to_owned(), state.to_owned());
+            packages.installed.insert(name.into(), found);
+        }
+    }
+    {
+        let mut server = node.server();
+        server.target = Some(latest());
+        server.grant = Some(grant("latest", now));
+        server.now = Some(now);
+    }
+    node.run_once().await.unwrap();
+    assert_eq!(node.server().story(), "downloading, downloaded");
+    node.server().presence = Presence::Away;
+    node.clock.advance(hours(2));
+    in_vain(&node).await;
+    assert_eq!(node.system.listing(), NEW);
+}
+
 #[tokio::test]
 async fn a_refusal_takes_back_what_was_given_ahead() {
     let node = left_alone("latest").await;

@@ -40,7 +40,7 @@ prop_compose! {
         for assigned in &mut wanted.policies {
             let (max_concurrent, held, mine) = slots;
             assigned.limits.max_concurrent = max_concurrent;
-            assigned.brake = Brake { held, mine, failures: 0 };
+            assigned.brake = Brake { held, mine, ..Brake::default() };
         }
         (known, wanted, open.map(super::open), now)
     }

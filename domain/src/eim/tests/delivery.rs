@@ -43,22 +43,29 @@ impl Node {
         node
     }
 
-    fn limited(mut self, max_concurrent: u32, held: u32, mine: bool) -> Self {
+    pub fn limited(mut self, max_concurrent: u32, held: u32, mine: bool) -> Self {
         let assigned = &mut self.wanted.policies[0];
         assigned.limits.max_concurrent = Some(max_concurrent);
         assigned.brake = Brake {
             held,
             mine,
-            failures: 0,
+            ..Brake::default()
         };
         self
     }
 
     pub fn ask(&self, now: Time) -> Answer {
-        let decision = decide(&self.known, &self.wanted, self.open.as_ref(), now);
+        let mut wanted = self.wanted.clone();
+        let passed = self.delivered.passed(&self.known, self.open.as_ref(), now);
+        let me = InstanceId::nth(1);
+        let behind = passed.and_then(|_| self.delivered.gives_way(&wanted, me, now));
+        for assigned in &mut wanted.policies {
+            assigned.brake.behind = behind;
+        }
+        let decision = decide(&self.known, &wanted, self.open.as_ref(), now);
         let asked = Asked {
             known: &self.known,
-            wanted: &self.wanted,
+            wanted: &wanted,
             open: self.open.as_ref(),
             decision: &decision,
             before: &self.delivered,
@@ -348,76 +355,6 @@ fn a_pause_takes_every_window_back_with_the_next_answer() {
     }
     node.wanted.pauses[0].scope = PauseScope::Policy(PolicyId::nth(2));
     assert_eq!(node.ask(NOON + TICK).repeated.len(), 1, "of another policy");
-}
-
-#[test]
-fn a_window_that_is_counted_needs_a_slot() {
-    let windows = [window(0, 2)];
-    let free = Node::packages(&windows).limited(2, 1, false).ask(NOON);
-    let until = Some(NOON + hours(3));
-    let slot = Slot {
-        scope: Scope::Instance(InstanceId::nth(1)),
-        until,
-    };
-    assert_eq!((free.single, free.slot), (Some(span(0, 2)), Some(slot)));
-    let full = Node::packages(&windows).limited(2, 2, false).ask(NOON);
-    assert_eq!((full.single, full.wants_slot()), (None, false));
-    let mine = Node::packages(&windows).limited(2, 2, true).ask(NOON);
-    assert_eq!((mine.single, mine.slot), (Some(span(0, 2)), Some(slot)));
-}
-
-#[test]
-fn a_slot_is_held_until_the_run_ends_or_the_window_is_over() {
-    let mut node = Node::packages(&[window(0, 2)]).limited(1, 0, false);
-    assert!(node.poll(NOON).wants_slot());
-    node.open = Some(open(RunState::Applying { since: NOON }));
-    assert_eq!(
-        node.poll(NOON + TICK).slot.map(|slot| slot.until),
-        Some(None)
-    );
-    let late = NOON + hours(3);
-    assert!(node.poll(late).wants_slot(), "it goes on after its window");
-    node.open = None;
-    assert!(!node.poll(late + TICK).wants_slot());
-
-    let mut node = Node::packages(&[window(0, 2)]).limited(1, 0, false);
-    node.poll(NOON);
-    node.ended(NOON + TICK, Verdict::Good);
-    assert!(!node.poll(NOON + TICK).wants_slot(), "it was seen through");
-    assert!(!node.poll(NOON + TICK * 2).wants_slot());
-}
-
-#[test]
-fn a_slot_is_kept_while_one_window_replaces_another() {
-    let mut node = Node::packages(&[window(0, 2)]).limited(1, 0, false);
-    node.poll(NOON);
-    node.wanted.windows = Windows::from_now_on([window(0, 4)], NOON);
-    let resting = node.poll(NOON + TICK);
-    assert_eq!((resting.single, resting.wants_slot()), (None, true));
-    assert_eq!(node.poll(NOON + TICK * 2).single, Some(span(0, 4)));
-}
-
-#[test]
-fn an_image_gets_its_slot_when_it_may_be_fetched() {
-    let node = Node::image(&[window(8, 9)]).limited(1, 0, false);
-    assert!(!node.ask(NOON).wants_slot());
-    assert!(node.ask(NOON + hours(2)).wants_slot());
-}
-
-#[test]
-fn what_was_stopped_begins_nothing_and_ends_what_has_begun() {
-    let mut node = Node::packages(&[window(0, 2), window(1, 3)]).limited(9, 0, true);
-    node.delivered.single = Some(span(0, 2));
-    node.wanted.policies[0].limits.stop_after_failures = Some(1);
-    node.wanted.policies[0].brake.failures = 1;
-    let answer = node.ask(NOON);
-    assert_eq!((answer.single, answer.wants_slot()), (None, false));
-    node.open = Some(open(RunState::Applying { since: NOON }));
-    let answer = node.ask(NOON);
-    assert_eq!(
-        (answer.single, answer.wants_slot()),
-        (Some(span(0, 2)), true)
-    );
 }
 
 #[test]
