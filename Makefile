@@ -80,9 +80,14 @@ test-kill: tools ## the agent killed after every journal step, each twice, with 
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_KILL_ROUNDS=$(or $(ROUNDS),2) $(step) test-kill \
 	  cargo test --locked -p evenkeel-tests --test kill
 
+# The long tests run what is ours optimised, with debug assertions: unoptimised it would take most of their time. What
+# others wrote is built as for `make test`.
+test-history test-race: export CARGO_PROFILE_DEV_OPT_LEVEL := 2
+
 .PHONY: test-history
-test-history: tools ## what two servers record while they are killed is what simulated nodes did (POLLS=n, SEED=n)
+test-history: tools ## what two servers record while they are killed is what simulated nodes did (POLLS=n, SEED=n, CROWD=n)
 	@SHOW=1 EVENKEEL_HISTORY_POLLS=$(or $(POLLS),1000000) $(if $(SEED),EVENKEEL_HISTORY_SEED=$(SEED)) \
+	  EVENKEEL_HISTORY_CROWD=$(or $(CROWD),3) \
 	  $(step) test-history cargo test --locked -p evenkeel-tests --test history -- --nocapture
 
 .PHONY: test-race

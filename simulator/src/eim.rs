@@ -5,7 +5,12 @@
 //! acknowledged, a failure until the next update. A failed call is made again up to three times at once. It starts by
 //! itself when a window opens that it was told, by its own clock, and its bookkeeping of windows has gaps
 //! ([`jobs`]).
+//!
+//! A node that is updated by images fetches one before its window, and reports as the image that it runs the one that
+//! it was told last.
 
+pub mod cron;
+mod image;
 pub mod jobs;
 mod turn;
 mod update;
@@ -17,10 +22,12 @@ use evenkeel_proto::maintmgr::update_status::StatusType;
 
 use crate::chance::Chance;
 use crate::clock::{NodeClock, Time};
+use crate::eim::image::Images;
+pub use crate::eim::image::Picture;
 use crate::eim::jobs::Jobs;
 use crate::eim::update::Running;
 use crate::line::Line;
-use crate::truth::{EimTruth, Span};
+use crate::truth::{EimTruth, Opening, Span};
 
 /// How fast such nodes live. The real ones are slower than a test can wait.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +63,8 @@ impl Pace {
 /// What happens to such nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Habits {
+    /// How long an image is fetched.
+    pub fetching: (Duration, Duration),
     /// How long an update changes the node while the agent goes on polling. Shorter than a tick is never seen.
     pub working: (Duration, Duration),
     /// How long the machine is down afterwards.
@@ -78,6 +87,7 @@ impl Default for Habits {
     fn default() -> Self {
         let millis = |from, to| (Duration::from_millis(from), Duration::from_millis(to));
         Self {
+            fetching: millis(0, 1_500),
             working: millis(0, 900),
             rebooting: millis(50, 900),
             crash: 4,
@@ -90,7 +100,7 @@ impl Default for Habits {
     }
 }
 
-/// A simulated node of the ancestor's agent, on a system that is updated by packages.
+/// A simulated node of the ancestor's agent.
 #[derive(Debug)]
 pub struct EimNode {
     guid: String,
@@ -104,10 +114,12 @@ pub struct EimNode {
     /// What does not.
     jobs: Jobs,
     running: Option<Running>,
+    /// On a system that is updated by images.
+    images: Option<Images>,
     /// Until when the agent is away, by the true clock.
     down_until: Option<Time>,
-    /// What was last told to the node, for the truth.
-    told: Option<Span>,
+    /// What was last told to the node, and where that stands in the truth.
+    told: Vec<(Opening, usize)>,
     is_finishing: bool,
     truth: EimTruth,
 }
@@ -146,8 +158,9 @@ impl EimNode {
             },
             jobs: Jobs::default(),
             running: None,
+            images: None,
             down_until: None,
-            told: None,
+            told: Vec::new(),
             is_finishing: false,
             truth: EimTruth::default(),
         }
@@ -159,6 +172,15 @@ impl EimNode {
         Self {
             pace,
             habits,
+            ..self
+        }
+    }
+
+    /// The same node on a system that is updated by images, which runs this one.
+    #[must_use]
+    pub fn with_image(self, booted: Picture) -> Self {
+        Self {
+            images: Some(Images::running(booted)),
             ..self
         }
     }
@@ -176,6 +198,7 @@ impl EimNode {
             said.acknowledged > 0 && !said.spurious && said.kind == update::name(self.file.kind)
         });
         self.running.is_none()
+            && !self.images.as_ref().is_some_and(Images::is_busy)
             && self.down_until.is_none()
             && self.file.kind != StatusType::Updated
             && is_told

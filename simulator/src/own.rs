@@ -9,7 +9,7 @@ mod wire;
 
 use std::time::Duration;
 
-use evenkeel_proto::agent::Facts;
+use evenkeel_proto::agent::{BootedImage, Facts};
 
 use crate::chance::Chance;
 use crate::clock::NodeClock;
@@ -123,6 +123,17 @@ impl OwnNode {
             is_finishing: false,
             done: Vec::new(),
         }
+    }
+
+    /// The same node on a system that is updated by images, which runs this version of one.
+    #[must_use]
+    pub fn with_image(mut self, profile: &str, image: &str) -> Self {
+        self.facts.modules = vec!["image".to_owned()];
+        self.facts.booted_image = Some(BootedImage {
+            profile_name: profile.to_owned(),
+            image_id: image.to_owned(),
+        });
+        self
     }
 
     /// From now on it finishes what it has, tells everything, and begins nothing more.

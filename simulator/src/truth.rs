@@ -3,6 +3,7 @@
 use uuid::Uuid;
 
 use crate::clock::{Moment, Time};
+use crate::eim::cron::Repeats;
 
 /// A stretch of time, start included, end excluded.
 pub type Span = (Time, Time);
@@ -21,7 +22,7 @@ pub struct OwnTruth {
 pub struct Attempt {
     /// Its name.
     pub id: Uuid,
-    /// Digest of its target.
+    /// Digest of its target: the policy, and behind a slash the image if it is one.
     pub digest: String,
     /// What happened, in order. The first has the sequence number 1.
     pub events: Vec<Told>,
@@ -31,6 +32,17 @@ pub struct Attempt {
     pub leave: Option<Leave>,
     /// The node lost its memory of the attempt and never spoke of it again.
     pub forgotten: bool,
+    /// Which image was to replace which; none if the target was packages.
+    pub image: Option<Change>,
+}
+
+/// From which image to which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The version that ran.
+    pub from: String,
+    /// The version that was to run.
+    pub to: String,
 }
 
 /// Something that happened in an attempt.
@@ -91,17 +103,52 @@ pub struct EimTruth {
     pub updates: Vec<Update>,
     /// What it said, in order. What it said several times in a row is one entry.
     pub said: Vec<Said>,
-    /// The windows that it was told, in order, with the instants between which each answer came.
+    /// The windows that it was told, in order, with every answer that carried them.
     pub delivered: Vec<Delivered>,
+    /// The images that it was told, in order; only of a node that is updated by images.
+    pub targets: Vec<Targeted>,
 }
 
-/// A window that a node was told for the first time, or anew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// When a node was told that it may begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// In one window.
+    Once(Span),
+    /// Again and again.
+    Again(Repeats),
+}
+
+/// A window, or windows that repeat themselves, in answers that came one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivered {
-    /// The window as it was told.
-    pub window: Span,
-    /// When the node asked, and when it had the answer.
-    pub between: Span,
+    /// As it was told.
+    pub window: Opening,
+    /// Of each answer that carried it: when the node asked, and when it had the answer. The node was told something
+    /// else before the first and after the last of them.
+    pub answers: Vec<Span>,
+    /// Whether an answer carried it without anything that the node could be brought to.
+    pub is_empty: bool,
+}
+
+impl Delivered {
+    /// When the node was told it first.
+    #[must_use]
+    pub fn since(&self) -> Option<Time> {
+        self.answers.first().map(|(asked, _)| *asked)
+    }
+}
+
+/// An image that a node was told in answers that came one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Targeted {
+    /// Its version.
+    pub image: String,
+    /// The version that ran when it was told first.
+    pub running: String,
+    /// The first of the answers.
+    pub first: Span,
+    /// The last of them.
+    pub last: Span,
 }
 
 /// One update of such a node: from the first thing that it did for it to its end.
@@ -113,6 +160,8 @@ pub struct Update {
     pub began: Option<Moment>,
     /// When it ended and how.
     pub ended: Option<(Moment, End)>,
+    /// Which image was to replace which; none if it was for packages.
+    pub image: Option<Change>,
 }
 
 /// How an update of such a node ended.
@@ -133,6 +182,8 @@ pub struct Said {
     pub kind: &'static str,
     /// What stood beside it.
     pub detail: String,
+    /// The image that it named.
+    pub image: String,
     /// The update that it is about, as an index; none before the first.
     pub update: Option<usize>,
     /// The state file could not be read: nothing of it is true.

@@ -14,8 +14,8 @@ use evenkeel_proto::agent::{
 use evenkeel_proto::maintmgr::maintmgr_service_server::{MaintmgrService, MaintmgrServiceServer};
 use evenkeel_proto::maintmgr::update_status::StatusType;
 use evenkeel_proto::maintmgr::{
-    PlatformUpdateStatusRequest, PlatformUpdateStatusResponse, SingleSchedule, UpdateSchedule,
-    UpdateSource,
+    OsProfileUpdateSource, PlatformUpdateStatusRequest, PlatformUpdateStatusResponse,
+    RepeatedSchedule, SingleSchedule, UpdateSchedule, UpdateSource,
 };
 use evenkeel_simulator::chance::Chance;
 use evenkeel_simulator::clock::NodeClock;
@@ -26,6 +26,9 @@ use evenkeel_simulator::truth::Leave;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
+
+#[path = "nodes/images.rs"]
+mod images;
 
 const NOON: DateTime<Utc> = DateTime::UNIX_EPOCH;
 
@@ -39,6 +42,9 @@ struct State {
     /// Names of the calls and what they said, in the order of their arrival.
     heard: Vec<String>,
     window: Option<(u64, u64)>,
+    /// Minutes of each hour in which a window of 40 seconds opens.
+    minutes: Option<&'static str>,
+    image: Option<&'static str>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -149,17 +155,39 @@ impl MaintmgrService for Puppet {
         request: Request<PlatformUpdateStatusRequest>,
     ) -> Result<Response<PlatformUpdateStatusResponse>, Status> {
         let said = request.into_inner().update_status.unwrap_or_default();
-        let state = self.hear(format!("sample {:?}", said.status_type()))?;
+        let kind = said.status_type();
+        let state = self.hear(
+            format!("sample {kind:?} {}", said.os_image_id)
+                .trim()
+                .to_owned(),
+        )?;
         let single = state
             .window
             .map(|(start_seconds, end_seconds)| SingleSchedule {
                 start_seconds,
                 end_seconds,
             });
+        let repeated = state.minutes.map(|minutes| RepeatedSchedule {
+            duration_seconds: 40,
+            cron_minutes: minutes.to_owned(),
+            cron_hours: "*".to_owned(),
+            cron_day_month: "*".to_owned(),
+            cron_month: "*".to_owned(),
+            cron_day_week: "*".to_owned(),
+        });
+        let image = state.image.map(|image| OsProfileUpdateSource {
+            os_image_url: "edge.raw.gz".to_owned(),
+            os_image_id: image.to_owned(),
+            os_image_sha: format!("sha of {image}"),
+            profile_name: "edge".to_owned(),
+            ..OsProfileUpdateSource::default()
+        });
         Ok(Response::new(PlatformUpdateStatusResponse {
+            os_profile_update_source: Some(image.unwrap_or_default()),
             update_source: Some(UpdateSource::default()),
             update_schedule: Some(UpdateSchedule {
                 single_schedule: single,
+                repeated_schedules: repeated.into_iter().collect(),
                 ..UpdateSchedule::default()
             }),
             ..PlatformUpdateStatusResponse::default()
@@ -329,6 +357,7 @@ async fn our_own_agent_begins_unasked_only_in_a_window_by_its_own_clock_and_out_
 async fn eim_node(puppet: &Puppet, clock: &TestClock, skew: TimeDelta) -> EimNode {
     let none = (std::time::Duration::ZERO, std::time::Duration::ZERO);
     let habits = eim::Habits {
+        fetching: none,
         working: none,
         rebooting: none,
         crash: 0,

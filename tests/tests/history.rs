@@ -4,6 +4,7 @@
 //! | variable | what it is |
 //! | --- | --- |
 //! | `EVENKEEL_HISTORY_POLLS` | how many polls are answered before the nodes finish |
+//! | `EVENKEEL_HISTORY_CROWD` | how many times the usual number of nodes there are |
 //! | `EVENKEEL_HISTORY_SEED` | what everything is drawn from; printed by each run |
 //! | `EVENKEEL_TEST_SERVER` | another build of `evenkeeld` to be tested |
 //!
@@ -15,16 +16,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use chrono::TimeDelta;
 use evenkeel_simulator::chance::Chance;
 use evenkeel_simulator::line::Faults;
-use evenkeel_simulator::truth::Leave;
+use evenkeel_simulator::truth::{Delivered, End, Leave, Opening};
 use evenkeel_tests::history::{
     Book, Crowd, Crowded, Desk, Member, Operator, Replicas, Run, Truth, check, number, read_runs,
     say, story,
 };
 use tokio_util::sync::CancellationToken;
 
-/// Runs are given up sooner than usual, so that this happens as well.
+/// How long a run may stand still: shorter than usual, so that it is given up now and then.
+const PATIENCE: TimeDelta = TimeDelta::seconds(50);
+
 const SETTINGS: &str = "
 [maintenance_manager]
 track_every = \"2s\"
@@ -46,25 +50,20 @@ const FAULTS: Faults = Faults {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_recorded_is_what_happened() {
-    let seed = number(
-        "EVENKEEL_HISTORY_SEED",
-        u64::from(std::process::id()) * 7_919,
-    );
-    let polls = number("EVENKEEL_HISTORY_POLLS", 5_000);
-    say(&format!(
-        "EVENKEEL_HISTORY_SEED={seed} EVENKEEL_HISTORY_POLLS={polls}"
-    ));
+    let (seed, polls) = dice();
     let mut replicas = Replicas::start(2, SETTINGS).await;
     let desk = Desk::new(&replicas.rest(), &replicas.token());
+    let times = usize::try_from(number("EVENKEEL_HISTORY_CROWD", 1)).expect("a crowd");
     let crowded = Crowded {
-        own: 36,
-        eim: 32,
+        own: 36 * times,
+        eim: 32 * times,
         sites: 9,
         faults: FAULTS,
         seed,
     };
     let crowd = Crowd::gather(&replicas, &desk, crowded).await;
-    let operator = Operator::new(desk.clone(), Chance::new(seed, 1), crowd.members()).await;
+    let wanted = (crowd.members(), crowd.gallery());
+    let operator = Operator::new(desk.clone(), Chance::new(seed, 1), wanted, PATIENCE).await;
     let tally = Arc::clone(&crowd.weather.tally);
 
     let begun = Instant::now();
@@ -87,18 +86,21 @@ async fn what_is_recorded_is_what_happened() {
     };
     let (kills, book, done) = tokio::join!(killer, work, crowd.live(polls, pause));
 
+    let ended = Instant::now();
     let runs = read_runs(&desk).await;
-    let shown = Seen::of(&done, &runs);
     say(&format!(
-        "{kills} kills, {} windows, {} wishes, {} pauses; {shown:?}",
-        book.windows.len(),
-        book.wishes.len(),
-        book.pauses.len()
+        "{} runs read in {:.0?}",
+        runs.len(),
+        ended.elapsed()
     ));
+    let shown = Seen::of(&done, &runs);
+    say(&format!("{kills} kills, {}; {shown:?}", sizes(&book)));
+    let ended = Instant::now();
     let found: Vec<_> = done
         .iter()
         .filter_map(|node| wrong(node, &runs, &book))
         .collect();
+    say(&format!("checked in {:.0?}", ended.elapsed()));
     let logs = replicas.logs();
     replicas.stop().await;
     let found = found.join("\n\n");
@@ -108,6 +110,17 @@ async fn what_is_recorded_is_what_happened() {
     );
     assert!(kills > 1, "only {kills} kills: this shows nothing");
     shown.must_be_enough(polls);
+}
+
+/// The seed, and how many polls are answered.
+fn dice() -> (u64, u64) {
+    let otherwise = u64::from(std::process::id()) * 7_919;
+    let seed = number("EVENKEEL_HISTORY_SEED", otherwise);
+    let polls = number("EVENKEEL_HISTORY_POLLS", 5_000);
+    say(&format!(
+        "EVENKEEL_HISTORY_SEED={seed} EVENKEEL_HISTORY_POLLS={polls}"
+    ));
+    (seed, polls)
 }
 
 /// What is wrong with the records of a node, with its whole story.
@@ -131,6 +144,18 @@ fn wrong((member, truth, is_done): &Lived, runs: &[Run], book: &Book) -> Option<
     (!wrong.is_empty()).then(story)
 }
 
+/// How much was wanted.
+fn sizes(book: &Book) -> String {
+    format!(
+        "{} windows, {} schedules that repeat themselves, {} images, {} wishes, {} pauses",
+        book.windows.len(),
+        book.repeated.len(),
+        book.images.len(),
+        book.wishes.len(),
+        book.pauses.len()
+    )
+}
+
 /// A node, what it really did, and whether it came to an end with it.
 type Lived = (Member, Truth, bool);
 
@@ -145,6 +170,10 @@ struct Seen {
     ahead: usize,
     /// Updates of the ancestor's agents by how they ended.
     updates: BTreeMap<String, usize>,
+    /// Attempts of nodes that are updated by images which booted another one, and such updates of the ancestor's agents.
+    booted: (usize, usize),
+    /// Updates of the ancestor's agents in windows that they repeat themselves.
+    again: usize,
 }
 
 impl Seen {
@@ -157,6 +186,9 @@ impl Seen {
             match truth {
                 Truth::Own(own) => {
                     for attempt in &own.attempts {
+                        let last = attempt.events.last().map(|told| told.news);
+                        let is_booted = attempt.image.is_some() && last == Some("finished");
+                        seen.booted.0 += usize::from(is_booted);
                         match attempt.leave {
                             Some(Leave::Asked { .. }) => seen.asked += 1,
                             Some(Leave::Ahead { .. }) => seen.ahead += 1,
@@ -168,6 +200,10 @@ impl Seen {
                     for update in &eim.updates {
                         let end = format!("{:?}", update.ended.map(|(_, end)| end));
                         *seen.updates.entry(end).or_default() += 1;
+                        let is_booted = matches!(update.ended, Some((_, End::Updated)));
+                        seen.booted.1 += usize::from(is_booted && update.image.is_some());
+                        let is_again = |told: &&Delivered| matches!((&told.window, update.window), (Opening::Again(one), Some(at)) if one.opens(at));
+                        seen.again += usize::from(eim.delivered.iter().any(|told| is_again(&told)));
                     }
                 }
             }
@@ -190,6 +226,10 @@ impl Seen {
             assert!(
                 self.ahead > 0,
                 "nobody began with leave from before: {self:?}"
+            );
+            assert!(
+                self.booted.0 > 0 && self.booted.1 > 0 && self.again > 0,
+                "no image was booted, or no window repeated itself: {self:?}"
             );
         }
     }

@@ -3,6 +3,7 @@
 use chrono::TimeDelta;
 
 use crate::clock::Time;
+use crate::eim::cron::Repeats;
 use crate::truth::Span;
 
 /// What a process of the agent remembers of windows.
@@ -11,6 +12,10 @@ pub struct Jobs {
     /// The window that the state file had when the process started. It is compared with and never renewed.
     at_start: Option<Span>,
     single: Option<Job>,
+    /// The schedules that the process repeats itself.
+    repeated: Vec<Repeats>,
+    /// When they were registered. That is done anew with every answer.
+    registered: Option<Time>,
 }
 
 /// The one job that is registered for a single window. It stays registered when it is over.
@@ -27,7 +32,7 @@ impl Jobs {
     pub fn at_start(window: Option<Span>) -> Self {
         Self {
             at_start: window,
-            single: None,
+            ..Self::default()
         }
     }
 
@@ -61,12 +66,37 @@ impl Jobs {
         job.begins.is_none()
     }
 
+    /// Takes the schedules that the process repeats itself, at an instant of the node's clock. They take the place of
+    /// those before.
+    pub fn repeat(&mut self, repeated: Vec<Repeats>, now: Time) {
+        self.repeated = repeated;
+        self.registered = Some(now);
+    }
+
     /// The window that is due at an instant of the node's clock, with the instant at which it began. It is due once.
     pub fn due(&mut self, now: Time) -> Option<(Span, Time)> {
-        let job = self.single.as_mut()?;
-        let begins = job.begins.filter(|begins| *begins <= now)?;
-        job.begins = None;
-        Some((job.window, begins))
+        let repeated = self.due_again(now);
+        let due = self
+            .single
+            .as_mut()
+            .and_then(|job| Some((job.window, job.begins.take_if(|begins| *begins <= now)?)));
+        due.or(repeated)
+    }
+
+    /// The window of a schedule that repeats itself which began since it was registered. One job runs at a time: of
+    /// several that are due the first one wins.
+    fn due_again(&mut self, now: Time) -> Option<(Span, Time)> {
+        let since = self.registered.replace(now)?;
+        let all = self.repeated.iter();
+        let window = all.filter_map(|one| one.begun(since, now)).min()?;
+        Some((window, window.0))
+    }
+
+    /// What the process waits for: windows that it will begin in, told apart by whatever tells them apart.
+    pub fn awaits(&self) -> Option<(Option<Span>, Vec<Repeats>)> {
+        let single = self.single.filter(|job| job.begins.is_some());
+        let awaits = (single.map(|job| job.window), self.repeated.clone());
+        (awaits.0.is_some() || !awaits.1.is_empty()).then_some(awaits)
     }
 }
 
@@ -115,6 +145,22 @@ mod tests {
             jobs.hear(Some(span(40, 60)), false, at(now), Pace::REAL);
             assert_eq!(jobs.due(at(59)).is_some(), is_used, "told at minute {now}");
         }
+    }
+
+    #[test]
+    fn what_repeats_itself_is_due_at_each_of_its_minutes_once() {
+        let every_five = Repeats::read(["0,5,10", "*", "*", "*", "*"], 20).expect("a cron");
+        let mut jobs = Jobs::default();
+        let seconds = |count| at(0) + TimeDelta::seconds(count);
+        jobs.repeat(vec![every_five.clone()], seconds(1));
+        assert_eq!(jobs.due(seconds(299)), None);
+        let window = (at(5), at(5) + TimeDelta::seconds(20));
+        assert_eq!(jobs.due(seconds(301)), Some((window, at(5))));
+        assert_eq!(jobs.due(seconds(302)), None);
+        jobs.repeat(vec![every_five], seconds(601));
+        assert_eq!(jobs.due(seconds(602)), None, "registered after its minute");
+        jobs.repeat(Vec::new(), seconds(603));
+        assert_eq!(jobs.due(at(60)), None);
     }
 
     #[test]

@@ -12,16 +12,19 @@ use evenkeel_proto::maintmgr::{
 use tonic::Status;
 
 use super::EimNode;
+use super::cron::Repeats;
+use super::image::Images;
 use super::update;
 use crate::clock::Time;
 use crate::line::count;
-use crate::truth::{Delivered, Said, Span};
+use crate::truth::{Delivered, Opening, Said, Span};
 
 /// Calls of one tick.
 const TRIES: u32 = 4;
 
 /// What stands in the detail after an answer for the other kind of system.
-const OTHER_KIND: &str = "skipping IMMUTABLE update request on Ubuntu node";
+const NOT_IMAGES: &str = "skipping IMMUTABLE update request on Ubuntu node";
+const NOT_PACKAGES: &str = "skipping MUTABLE update request on Edge Microvisor Toolkit node";
 
 impl EimNode {
     /// Takes a turn. Returns how long it waits before the next one.
@@ -51,13 +54,15 @@ impl EimNode {
             (self.file.kind, self.file.detail.clone())
         };
         let about = self.file.update;
+        let image = self.images.as_ref().map(Images::echo).unwrap_or_default();
         let mut wait = self.pace.again_after;
         for _ in 0..TRIES {
             let asked = self.clock.moment().truth;
-            let answer = self.ask(kind, &detail).await;
+            let answer = self.ask(kind, &detail, &image).await;
             let said = Said {
                 kind: update::name(kind),
                 detail: detail.clone(),
+                image: image.1.clone(),
                 update: about,
                 spurious: is_unreadable,
                 between: (asked, self.clock.moment().truth),
@@ -66,6 +71,7 @@ impl EimNode {
             let between = said.between;
             self.note(said);
             if let Ok(answer) = answer {
+                self.advance();
                 self.accept(answer, between);
                 self.advance();
                 // Whatever stands there by now.
@@ -83,12 +89,15 @@ impl EimNode {
         &mut self,
         kind: StatusType,
         detail: &str,
+        (profile_name, os_image_id): &(String, String),
     ) -> Result<PlatformUpdateStatusResponse, Status> {
         let request = PlatformUpdateStatusRequest {
             host_guid: self.guid.clone(),
             update_status: Some(UpdateStatus {
                 status_type: kind.into(),
                 status_detail: detail.to_owned(),
+                profile_name: profile_name.clone(),
+                os_image_id: os_image_id.clone(),
                 ..UpdateStatus::default()
             }),
         };
@@ -106,7 +115,7 @@ impl EimNode {
     fn note(&mut self, said: Said) {
         let last = self.truth.said.last_mut().filter(|last| {
             (last.kind, last.update, last.spurious) == (said.kind, said.update, said.spurious)
-                && last.detail == said.detail
+                && (&last.detail, &last.image) == (&said.detail, &said.image)
         });
         match last {
             None => self.truth.said.push(said),
@@ -123,22 +132,58 @@ impl EimNode {
         let (Some(_), Some(schedule)) = (answer.update_source, answer.update_schedule) else {
             return;
         };
-        if kind == OsType::Immutable {
-            OTHER_KIND.clone_into(&mut self.file.detail);
+        let other = match (&self.images, kind) {
+            (None, OsType::Immutable) => Some(NOT_IMAGES),
+            (Some(_), OsType::Mutable) => Some(NOT_PACKAGES),
+            _ => None,
+        };
+        if let Some(other) = other {
+            other.clone_into(&mut self.file.detail);
             return;
         }
+        let is_empty = self.desire(answer.os_profile_update_source.as_ref(), between);
         let told = schedule.single_schedule.map(|single| span(&single));
-        if let Some(window) = told.filter(|_| self.told != told) {
-            self.truth.delivered.push(Delivered { window, between });
-        }
-        self.told = told;
+        let repeated = schedule.repeated_schedules.iter().filter_map(Repeats::of);
+        let repeated: Vec<_> = repeated.collect();
+        self.write_down(told, &repeated, between, is_empty);
         // The file has the last window that there was, so that a new process knows it.
         if told.is_some() && self.file.single != told {
             self.file.single = told;
             self.file.is_used = false;
         }
-        let now = self.clock.moment().node;
-        self.file.is_used |= self.jobs.hear(told, self.file.is_used, now, self.pace);
+        let now = self.clock.moment();
+        self.file.is_used |= self.jobs.hear(told, self.file.is_used, now.node, self.pace);
+        self.jobs.repeat(repeated, now.node);
+        self.fetch(now);
+    }
+
+    /// Keeps for the truth by which windows the node may begin from this answer on.
+    fn write_down(
+        &mut self,
+        single: Option<Span>,
+        repeated: &[Repeats],
+        between: Span,
+        is_empty: bool,
+    ) {
+        let once = single.map(Opening::Once).into_iter();
+        let all = once.chain(repeated.iter().cloned().map(Opening::Again));
+        let mut told = Vec::new();
+        for window in all {
+            let known = self.told.iter().find(|(opening, _)| *opening == window);
+            let at = known.map_or(self.truth.delivered.len(), |(_, at)| *at);
+            if known.is_none() {
+                self.truth.delivered.push(Delivered {
+                    window: window.clone(),
+                    answers: Vec::new(),
+                    is_empty: false,
+                });
+            }
+            let delivered = &mut self.truth.delivered[at];
+            delivered.answers.push(between);
+            delivered.is_empty |= is_empty;
+            told.push((window, at));
+        }
+        self.told = told;
     }
 }
 

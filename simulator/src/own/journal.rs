@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::clock::{Moment, Time};
 use crate::own::wire;
-use crate::truth::{Attempt, Leave, Span, Told};
+use crate::truth::{Attempt, Change, Leave, Span, Told};
 
 /// An attempt that is open on the node.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub(super) struct Entry {
     events: Vec<Event>,
     told: Vec<Told>,
     leave: Option<Leave>,
+    /// The image that is to be booted.
+    pub(super) image: Option<Change>,
 }
 
 /// Where an attempt stands on the node.
@@ -74,7 +76,14 @@ impl Entry {
             events: Vec::new(),
             told: Vec::new(),
             leave: None,
+            image: None,
         }
+    }
+
+    /// Whether it has come to a good end with what it changed.
+    pub(super) fn is_finished(&self) -> bool {
+        let last = self.told.last();
+        last.is_some_and(|last| last.news == "finished")
     }
 
     /// Writes down what happened.
@@ -153,6 +162,7 @@ impl Entry {
             acknowledged: self.acknowledged,
             leave: self.leave,
             forgotten,
+            image: self.image,
         }
     }
 }

@@ -6,9 +6,11 @@ use chrono::TimeDelta;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::decision::Act;
+use evenkeel_proto::agent::event::News;
+use evenkeel_proto::agent::target::Wish;
 use evenkeel_proto::agent::{
     Attempt, BeginRequest, BeginResponse, Decision, FailureKind, PollRequest, PollResponse,
-    ReportRequest, ReportResponse, Target,
+    RebootBegun, ReportRequest, ReportResponse, Target,
 };
 use tonic::Status;
 
@@ -16,7 +18,7 @@ use super::OwnNode;
 use super::journal::{Entry, Given, Phase};
 use super::wire;
 use crate::line::{count, is_lost};
-use crate::truth::{Leave, Span};
+use crate::truth::{Change, Leave, Span};
 
 /// The same wish is not seen through again before this, so that a server that forgot does not make the node run in
 /// circles.
@@ -94,6 +96,10 @@ impl OwnNode {
         }
         if matches!(entry.phase, Phase::Changing { .. }) && entry.boot_id != self.facts.boot_id {
             self.facts.boot_id.clone_from(&entry.boot_id);
+        }
+        let booted = entry.image.as_ref().filter(|_| entry.is_finished());
+        if let (Some(image), Some(facts)) = (booted, &mut self.facts.booted_image) {
+            facts.image_id.clone_from(&image.to);
         }
     }
 
@@ -247,12 +253,17 @@ impl OwnNode {
         if settled || self.is_finishing {
             return;
         }
-        let is_nothing = self.chance.hits(self.habits.nothing);
+        let image = self.change_to(target.wish);
+        // What runs already need not be booted.
+        let is_nothing = image
+            .as_ref()
+            .map_or_else(|| self.chance.hits(self.habits.nothing), is_there);
         if is_nothing && !may_apply {
             return;
         }
         let id = self.chance.uuid();
         let mut entry = Entry::new(id, &target.digest, &self.facts.boot_id);
+        entry.image = image;
         if is_nothing {
             entry.push(wire::nothing_to_do(), now);
         } else {
@@ -264,6 +275,18 @@ impl OwnNode {
             };
         }
         self.journal.entry = Some(entry);
+    }
+
+    /// Which image a wish would replace by which, if it is one for an image.
+    fn change_to(&self, wish: Option<Wish>) -> Option<Change> {
+        let booted = self.facts.booted_image.as_ref()?;
+        match wish? {
+            Wish::Image(image) => Some(Change {
+                from: booted.image_id.clone(),
+                to: image.image_id,
+            }),
+            Wish::Packages(_) | Wish::Kernel(_) => None,
+        }
     }
 
     /// Asks for leave and begins.
@@ -330,10 +353,19 @@ impl OwnNode {
     }
 
     fn change(&mut self, leave: Leave) {
-        let steps = wire::steps(&mut self.chance, self.habits.step, self.habits.fail);
+        let mut steps = wire::steps(&mut self.chance, self.habits.step, self.habits.fail);
         let now = self.clock.moment();
         if let Some(entry) = &mut self.journal.entry {
+            let reboots = matches!(steps.front(), Some((_, News::RebootBegun(_))));
+            if entry.image.is_some() && !reboots {
+                let length = self.chance.length(self.habits.step);
+                steps.push_front((length, News::RebootBegun(RebootBegun {})));
+            }
             entry.begin(leave, steps, now);
         }
     }
+}
+
+fn is_there(image: &Change) -> bool {
+    image.from == image.to
 }

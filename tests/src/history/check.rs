@@ -1,5 +1,6 @@
 //! Holds what servers recorded against what the nodes did.
 
+mod delivery;
 mod eim;
 mod own;
 #[cfg(test)]
@@ -7,6 +8,7 @@ mod tests;
 
 use std::fmt;
 
+use chrono::TimeDelta;
 use evenkeel_simulator::truth::{EimTruth, OwnTruth};
 
 use super::book::{Book, Member};
@@ -38,6 +40,12 @@ pub enum Rule {
     NoTwoOpenRuns,
     /// A run ended as the node did.
     EndsMatch,
+    /// A run is given up for lack of news only after it stood still for as long as the settings say.
+    NotGivenUpEarly,
+    /// A node is brought only to an image that somebody wished for, and to an older one only if the policy says so.
+    NoImageUnwished,
+    /// A node is not told another image while it is brought to one.
+    TargetIsFrozen,
 }
 
 impl fmt::Display for Violation {
@@ -69,7 +77,9 @@ pub fn own_node(member: &Member, truth: &OwnTruth, runs: &[&Run], book: &Book) -
         member,
         found: Vec::new(),
     };
+    let book = &book.of(member);
     one_at_a_time(&mut findings, runs);
+    given_up(&mut findings, runs, book);
     own::own(&mut findings, truth, runs, book);
     findings.found
 }
@@ -80,9 +90,40 @@ pub fn eim_node(member: &Member, truth: &EimTruth, runs: &[&Run], book: &Book) -
         member,
         found: Vec::new(),
     };
+    let book = &book.of(member);
     one_at_a_time(&mut findings, runs);
+    given_up(&mut findings, runs, book);
     eim::eim(&mut findings, truth, runs, book);
     findings.found
+}
+
+/// How much finer clocks are than the store.
+const GRAIN: TimeDelta = TimeDelta::milliseconds(1);
+
+/// What was given up for lack of news stood still for long enough.
+fn given_up(findings: &mut Findings<'_>, runs: &[&Run], book: &Book) {
+    for run in runs {
+        let Some(at) = run.events.iter().position(|one| one.event == "timed_out") else {
+            continue;
+        };
+        let (before, rest) = run.events.split_at(at);
+        let state = before.last().map(|last| last.state.as_str());
+        // What changed nothing did not start the time anew.
+        let since = before
+            .iter()
+            .rev()
+            .take_while(|one| Some(one.state.as_str()) == state)
+            .last();
+        let given_up = rest[0].at;
+        if since.is_none_or(|since| given_up + GRAIN < since.at + book.patience) {
+            let since = since.map(|since| since.at);
+            let found = format!(
+                "{} was given up at {given_up}, it stood so since {since:?}",
+                run.id
+            );
+            findings.add(Rule::NotGivenUpEarly, found);
+        }
+    }
 }
 
 /// No two runs of an instance are open at the same instant, and none ends before it was opened.

@@ -16,10 +16,12 @@ use reqwest::Method;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use uuid::Uuid;
 
 use super::book::Member;
 use super::desk::Desk;
 use super::door::Door;
+use super::gallery::{Gallery, PROFILE};
 use super::replicas::Replicas;
 use super::say;
 
@@ -30,6 +32,9 @@ const FINISH: Duration = Duration::from_mins(3);
 /// servers are killed all the time.
 const TOGETHER: usize = 4;
 
+/// Of so many nodes one is updated by images, the others by packages.
+const IMAGES: usize = 5;
+
 /// How many nodes there are, and what goes wrong.
 #[derive(Clone, Copy, Debug)]
 pub struct Crowded {
@@ -37,7 +42,8 @@ pub struct Crowded {
     pub own: usize,
     /// Of the ancestor's.
     pub eim: usize,
-    /// In how many sites they are; a third of them are the ancestor's nodes'.
+    /// In how many sites those are that are updated by packages; a third of them are the ancestor's nodes'. The others
+    /// are in two more.
     pub sites: usize,
     /// What goes wrong on the lines.
     pub faults: Faults,
@@ -59,6 +65,7 @@ pub enum Truth {
 pub struct Crowd {
     /// What all lines share.
     pub weather: Weather,
+    gallery: Gallery,
     members: Vec<Member>,
     nodes: Vec<Node>,
 }
@@ -84,15 +91,10 @@ impl Crowd {
     /// They cannot.
     pub async fn gather(replicas: &Replicas, desk: &Desk, crowded: Crowded) -> Self {
         let mut chance = Chance::new(crowded.seed, 0);
-        let mut sites = Vec::new();
-        for n in 0..crowded.sites {
-            sites.push(
-                desk.make("/sites", &json!({ "name": format!("site-{n}") }))
-                    .await,
-            );
-        }
+        let sites = Sites::make(desk, crowded.sites).await;
         let mut crowd = Self {
             weather: Weather::new(crowded.faults),
+            gallery: Gallery::open(desk).await,
             members: Vec::new(),
             nodes: Vec::new(),
         };
@@ -101,17 +103,11 @@ impl Crowd {
             if n % TOGETHER == 0 {
                 door.connect(replicas);
             }
-            let is_own = n < crowded.own;
             let uuid = chance.uuid();
-            let (mut member, credential) = if is_own {
-                door.enroll(uuid, &mut chance).await
-            } else {
-                door.register(desk, uuid).await
-            };
-            // Those who need rest between two windows are among themselves.
-            let (busy, calm) = sites.split_at(sites.len() - sites.len() / 3);
-            let among = if is_own { busy } else { calm };
-            member.site.clone_from(&among[n % among.len()]);
+            let kind = (n >= crowded.own, n % IMAGES == 0);
+            let os = kind.1.then_some(crowd.gallery.oldest.as_str());
+            let (mut member, credential) = join(&door, desk, (uuid, kind.0, os), &mut chance).await;
+            member.site.clone_from(sites.of(&member, n));
             let path = format!("/compute/hosts/{}", member.host);
             let body = json!({ "siteId": member.site });
             let patched = desk.ask(0, Method::PATCH, &path, Some(&body)).await;
@@ -120,27 +116,33 @@ impl Crowd {
             let line = line.expect("a credential");
             let clock = NodeClock::new(Arc::new(SystemClock), skew(&mut chance));
             let part = Chance::new(crowded.seed, n as u64 + 100);
-            crowd.nodes.push(if is_own {
-                Node::Own(Box::new(OwnNode::new(
-                    clock,
-                    part,
-                    line,
-                    own::Habits::default(),
-                )))
-            } else {
+            crowd.nodes.push(if member.is_eim {
                 // What such an agent says has no number: what it says late cannot be told from news.
                 let line = line.with_faults(Faults {
                     straggle: 0,
                     ..crowded.faults
                 });
                 let node = EimNode::new(&uuid.to_string(), clock, part, line);
-                Node::Eim(Box::new(
-                    node.living(eim::Pace::BRISK, eim::Habits::default()),
-                ))
+                let node = node.living(eim::Pace::BRISK, eim::Habits::default());
+                Node::Eim(Box::new(match os {
+                    None => node,
+                    Some(_) => node.with_image(Gallery::first_picture()),
+                }))
+            } else {
+                let node = OwnNode::new(clock, part, line, own::Habits::default());
+                Node::Own(Box::new(match os {
+                    None => node,
+                    Some(_) => node.with_image(PROFILE, &Gallery::first_picture().image),
+                }))
             });
             crowd.members.push(member);
         }
         crowd
+    }
+
+    /// The images that they run and may run.
+    pub fn gallery(&self) -> Gallery {
+        self.gallery.clone()
     }
 
     /// The nodes' places.
@@ -236,6 +238,64 @@ impl Node {
         match self {
             Self::Own(node) => node.turn().await,
             Self::Eim(node) => node.turn().await,
+        }
+    }
+}
+
+/// The sites of each kind of nodes. Those who need rest between two windows are among themselves, and so are those who
+/// are updated by images.
+struct Sites {
+    busy: Vec<String>,
+    calm: Vec<String>,
+    busy_images: String,
+    calm_images: String,
+}
+
+impl Sites {
+    async fn make(desk: &Desk, count: usize) -> Self {
+        let mut all = Vec::new();
+        for n in 0..count + 2 {
+            let site = json!({ "name": format!("site-{n}") });
+            all.push(desk.make("/sites", &site).await);
+        }
+        let calm_images = all.pop().expect("a site");
+        let busy_images = all.pop().expect("a site");
+        let calm = all.split_off(count - count / 3);
+        Self {
+            busy: all,
+            calm,
+            busy_images,
+            calm_images,
+        }
+    }
+
+    fn of(&self, member: &Member, number: usize) -> &String {
+        match (member.is_eim, member.is_image) {
+            (false, false) => &self.busy[number % self.busy.len()],
+            (true, false) => &self.calm[number % self.calm.len()],
+            (false, true) => &self.busy_images,
+            (true, true) => &self.calm_images,
+        }
+    }
+}
+
+/// Lets a node in: with its UUID, whether its agent is the ancestor's, and the image that it runs if it runs one.
+async fn join(
+    door: &Door,
+    desk: &Desk,
+    (uuid, is_eim, os): (Uuid, bool, Option<&str>),
+    chance: &mut Chance,
+) -> (Member, String) {
+    match (is_eim, os) {
+        (true, None) => door.register(desk, uuid).await,
+        (true, Some(os)) => door.register_with(desk, uuid, os).await,
+        (false, None) => door.enroll(uuid, chance).await,
+        (false, Some(os)) => {
+            // What it runs is known before it joins.
+            door.register_with(desk, uuid, os).await;
+            let (member, credential) = door.enroll(uuid, chance).await;
+            let is_image = true;
+            (Member { is_image, ..member }, credential)
         }
     }
 }

@@ -100,6 +100,7 @@ impl Door {
             instance: answer.instance_id,
             site: String::new(),
             is_eim: false,
+            is_image: false,
         };
         (member, answer.credential)
     }
@@ -109,9 +110,17 @@ impl Door {
     /// # Panics
     /// It cannot be registered.
     pub async fn register(&self, desk: &Desk, uuid: Uuid) -> (Member, String) {
+        self.register_with(desk, uuid, &self.os).await
+    }
+
+    /// The same with another system than the usual one.
+    ///
+    /// # Panics
+    /// It cannot be registered.
+    pub async fn register_with(&self, desk: &Desk, uuid: Uuid, os: &str) -> (Member, String) {
         let host = json!({ "name": "edge", "uuid": uuid.to_string(), "autoOnboard": true });
         let host = desk.make("/compute/hosts/register", &host).await;
-        let instance = json!({ "hostID": host, "osID": self.os, "name": "edge" });
+        let instance = json!({ "hostID": host, "osID": os, "name": "edge" });
         let instance = desk.make("/compute/instances", &instance).await;
         let lifetime = TimeDelta::days(1);
         let issued = self
@@ -123,6 +132,7 @@ impl Door {
             instance,
             site: String::new(),
             is_eim: true,
+            is_image: os != self.os,
         };
         (member, credential)
     }

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::book::{Book, Held, Member, Opened, Paused, Scope, Step, Wished};
 use super::desk::{Desk, Trouble};
+use super::gallery::Gallery;
 use super::replicas::machine_time;
 
 /// How many policies there are to choose from.
@@ -19,20 +20,29 @@ const POLICIES: usize = 5;
 /// An operator with much to do.
 #[derive(Debug)]
 pub struct Operator {
-    desk: Desk,
-    chance: Chance,
+    pub(super) desk: Desk,
+    pub(super) chance: Chance,
     policies: Vec<String>,
+    gallery: Gallery,
     /// What windows and wishes can be meant for, wide scopes first.
     wide: Vec<Scope>,
     members: Vec<Member>,
-    book: Book,
+    pub(super) book: Book,
     /// The ids of schedules in the book, by their place in it.
     schedules: Vec<(String, usize)>,
+    /// The ids of those that repeat themselves.
+    pub(super) repeated: Vec<(String, usize)>,
 }
 
 impl Operator {
-    /// An operator for these nodes. Makes policies, and wishes the first one for everybody.
-    pub async fn new(desk: Desk, chance: Chance, members: Vec<Member>) -> Self {
+    /// An operator for these nodes. Makes policies, and wishes the first one for everybody. `patience` is how long the
+    /// servers let a run stand still.
+    pub async fn new(
+        desk: Desk,
+        chance: Chance,
+        (members, gallery): (Vec<Member>, Gallery),
+        patience: TimeDelta,
+    ) -> Self {
         let mut policies = Vec::new();
         for n in 0..POLICIES {
             let policy = json!({
@@ -48,16 +58,29 @@ impl Operator {
                 wide.push(member.site.clone());
             }
         }
+        let book = Book {
+            patience,
+            ..gallery.book()
+        };
         let mut operator = Self {
             desk,
             chance,
             policies,
+            gallery,
             wide,
             members,
-            book: Book::default(),
+            book,
             schedules: Vec::new(),
+            repeated: Vec::new(),
         };
-        operator.wish("project".to_owned(), 0).await;
+        let first = operator.policies[0].clone();
+        operator.wish("project".to_owned(), first).await;
+        for scope in operator.wide.clone() {
+            if operator.is_of_images(&scope) {
+                let newest = operator.gallery.policies[0].clone();
+                operator.wish(scope, newest).await;
+            }
+        }
         operator
     }
 
@@ -77,9 +100,20 @@ impl Operator {
 
     async fn step(&mut self) {
         match self.chance.between(0, 99) {
-            0..=29 => {
+            0..=24 => {
                 let scope = self.wide_scope();
                 self.open(scope).await;
+            }
+            25..=27 => {
+                let scope = self.wide_scope();
+                self.repeat(scope).await;
+            }
+            28 => self.repeat_no_more().await,
+            29 => {
+                let server = usize::from(self.chance.hits(500));
+                self.gallery
+                    .publish(&self.desk, server, &mut self.book)
+                    .await;
             }
             30..=39 => {
                 let host = self.member().host;
@@ -120,6 +154,21 @@ impl Operator {
         self.chance.pick(&self.wide).clone()
     }
 
+    /// Whether it is one of nodes that are updated by images.
+    fn is_of_images(&self, scope: &str) -> bool {
+        let mut members = self.members.iter();
+        scope != "project" && members.any(|member| member.is_image && member.is_in(scope))
+    }
+
+    /// A place for a window. A project has none of its own: its first site stands for it.
+    pub(super) fn place(&self, scope: Scope) -> Scope {
+        if scope == "project" {
+            self.wide[1 % self.wide.len()].clone()
+        } else {
+            scope
+        }
+    }
+
     fn pause_scope(&mut self) -> Scope {
         if self.chance.hits(400) {
             self.chance.pick(&self.policies).clone()
@@ -130,12 +179,7 @@ impl Operator {
 
     /// Makes a window: mostly a short one soon; sometimes one that only nodes with a wrong clock take for now.
     async fn open(&mut self, scope: Scope) {
-        // A project has no windows of its own: its first site stands for it.
-        let scope = if scope == "project" {
-            self.wide[1 % self.wide.len()].clone()
-        } else {
-            scope
-        };
+        let scope = self.place(scope);
         let needs_rest = |member: &&Member| member.is_eim && member.is_in(&scope);
         let is_calm = self.members.iter().any(|member| needs_rest(&member));
         let now = machine_time();
@@ -164,12 +208,7 @@ impl Operator {
             "startSeconds": start,
             "endSeconds": end,
         });
-        let kind = if scope.starts_with("host-") {
-            "targetHostId"
-        } else {
-            "targetSiteId"
-        };
-        body[kind] = Value::from(scope.clone());
+        body[target_of(&scope)] = Value::from(scope.clone());
         let server = usize::from(self.chance.hits(500));
         let asked = machine_time();
         let made = self
@@ -209,12 +248,18 @@ impl Operator {
     }
 
     async fn assign(&mut self, scope: Scope) {
-        let policy = usize::try_from(self.chance.between(0, POLICIES as u64 - 1)).unwrap_or(0);
+        let policy = if self.is_of_images(&scope) {
+            // What is newest is worth the most, and what was published last is next.
+            let all = &self.gallery.policies;
+            let few = [&all[0], &all[all.len() - 1], self.chance.pick(all)];
+            (*self.chance.pick(&few)).clone()
+        } else {
+            self.chance.pick(&self.policies).clone()
+        };
         self.wish(scope, policy).await;
     }
 
-    async fn wish(&mut self, scope: Scope, policy: usize) {
-        let policy = self.policies[policy].clone();
+    async fn wish(&mut self, scope: Scope, policy: String) {
         let mut body = json!({ "osUpdatePolicyId": policy });
         if self.chance.hits(150) {
             body["maxConcurrent"] = Value::from(self.chance.between(1, 4));
@@ -302,6 +347,11 @@ impl Operator {
         let (answer, step) = self.desk.until_done(Method::PUT, &path, Some(&body)).await;
         answer.unwrap_or_else(|trouble| panic!("PUT {path} {body}: {trouble:?}"));
         let until = |at: Time| at + TimeDelta::seconds(seconds);
+        // The latest order of an instance replaces the one before.
+        let mut before = self.book.windows.iter_mut();
+        if let Some(last) = before.rfind(|o| o.is_order && o.scope == member.instance) {
+            last.held.gone.get_or_insert(step);
+        }
         if is_now {
             self.book.windows.push(Opened {
                 scope: member.instance,
@@ -327,6 +377,15 @@ impl Operator {
         for scope in scopes {
             self.take_back(&scope).await;
         }
+    }
+}
+
+/// The field of a schedule that says for whom it is.
+pub(super) fn target_of(scope: &str) -> &'static str {
+    if scope.starts_with("host-") {
+        "targetHostId"
+    } else {
+        "targetSiteId"
     }
 }
 

@@ -1,7 +1,10 @@
 //! What servers recorded, as REST shows it.
 
+use std::sync::Arc;
+
 use evenkeel_simulator::clock::Time;
 use serde_json::Value;
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::desk::Desk;
@@ -33,6 +36,9 @@ pub struct Entry {
     /// When the server stored it.
     pub at: Time,
 }
+
+/// How many ask at the same time.
+const READERS: usize = 8;
 
 /// The states in which a run is over.
 const ENDS: &[&str] = &["succeeded", "failed", "reverted", "cancelled", "abandoned"];
@@ -108,9 +114,20 @@ pub async fn read_runs(desk: &Desk) -> Vec<Run> {
                 .map(|run| run["resourceId"].as_str().unwrap_or_default().to_owned()),
         );
     }
-    let mut runs = Vec::with_capacity(ids.len());
-    for id in ids {
-        runs.push(Run::of(&desk.get(&format!("/os-update-runs/{id}")).await));
+    let mut tasks = JoinSet::new();
+    let ids: Arc<[String]> = ids.into();
+    for reader in 0..READERS {
+        let (desk, ids) = (desk.clone(), Arc::clone(&ids));
+        tasks.spawn(async move {
+            let mut runs = Vec::new();
+            for (at, id) in ids.iter().enumerate().skip(reader).step_by(READERS) {
+                let run = desk.get(&format!("/os-update-runs/{id}")).await;
+                runs.push((at, Run::of(&run)));
+            }
+            runs
+        });
     }
-    runs
+    let mut runs = tasks.join_all().await.concat();
+    runs.sort_by_key(|(at, _)| *at);
+    runs.into_iter().map(|(_, run)| run).collect()
 }

@@ -55,6 +55,13 @@ impl Lines {
             let what = format!("{kind} for {}: {} to {}", opened.scope, at(start), at(end));
             self.held(&opened.held, &what);
         }
+        for one in book.repeated.iter().filter(|one| member.is_in(&one.scope)) {
+            let what = format!("windows for {}: {:?}", one.scope, one.schedule);
+            self.held(&one.held, &what);
+        }
+        for one in book.images.iter().filter(|_| member.is_image) {
+            self.held(&one.held, &format!("image {}", one.image));
+        }
         for wished in book
             .wishes
             .iter()
@@ -62,7 +69,12 @@ impl Lines {
         {
             self.held(
                 &wished.held,
-                &format!("{} for {}", wished.policy, wished.scope),
+                &format!(
+                    "{} for {} {:?}",
+                    wished.policy,
+                    wished.scope,
+                    book.aims.get(&wished.policy)
+                ),
             );
         }
         for paused in &book.pauses {
@@ -93,8 +105,8 @@ impl Lines {
             }
             if let Some(last) = attempt.events.last() {
                 let text = format!(
-                    "node     {name}: acknowledged {}, forgotten {}, leave {:?}",
-                    attempt.acknowledged, attempt.forgotten, attempt.leave
+                    "node     {name}: acknowledged {}, forgotten {}, leave {:?}, {:?}",
+                    attempt.acknowledged, attempt.forgotten, attempt.leave, attempt.image
                 );
                 self.add(last.at.truth, text);
             }
@@ -104,9 +116,10 @@ impl Lines {
     fn eim(&mut self, truth: &EimTruth) {
         for said in &truth.said {
             let text = format!(
-                "node     says {} {:?} of update {:?} until {}, acknowledged {}{}",
+                "node     says {} {:?} {} of update {:?} until {}, acknowledged {}{}",
                 said.kind,
                 said.detail,
+                said.image,
                 said.update,
                 at(said.between.1),
                 said.acknowledged,
@@ -119,18 +132,33 @@ impl Lines {
             self.add(said.between.0, text);
         }
         for told in &truth.delivered {
-            let (start, end) = told.window;
-            self.add(
-                told.between.1,
-                format!("node     is told {} to {}", at(start), at(end)),
+            let ends = told.answers.first().zip(told.answers.last());
+            if let Some((first, last)) = ends {
+                let (count, until) = (told.answers.len(), at(last.1));
+                let text = format!(
+                    "node     is told {:?} {count} times until {until}",
+                    told.window
+                );
+                self.add(first.1, text);
+            }
+        }
+        for told in &truth.targets {
+            let until = at(told.last.1);
+            let text = format!(
+                "node     is told the image {} until {until}, and runs {}",
+                told.image, told.running
             );
+            self.add(told.first.1, text);
         }
         for (number, update) in truth.updates.iter().enumerate() {
             if let Some(began) = update.began {
                 let clock = at(began.node);
                 self.add(
                     began.truth,
-                    format!("node     begins update {number} (its clock {clock})"),
+                    format!(
+                        "node     begins update {number} (its clock {clock}) {:?}",
+                        update.image
+                    ),
                 );
             }
             if let Some((ended, end)) = update.ended {

@@ -8,15 +8,12 @@
 
 use std::collections::BTreeSet;
 
-use chrono::TimeDelta;
-use evenkeel_simulator::truth::{EimTruth, End, Said};
+use evenkeel_simulator::truth::{Change, EimTruth, End, Said};
 
-use super::{Findings, Rule};
+use super::delivery::windows;
+use super::{Findings, GRAIN, Rule};
 use crate::history::book::Book;
 use crate::history::record::{Entry, Run};
-
-/// How much finer the node's notes are than the store.
-const GRAIN: TimeDelta = TimeDelta::milliseconds(1);
 
 /// So often a failure without a word of its own must have been shown to count.
 const BELIEVED: u64 = 8;
@@ -31,11 +28,16 @@ struct Story<'a> {
     end: Option<(usize, &'static str)>,
     /// Whether a sample that is not true has a part in it.
     is_misled: bool,
+    /// Whether the server gave up what was only fetched, because it was not wanted any more.
+    is_called_off: bool,
 }
 
 /// Checks the runs of one node.
 pub(super) fn eim(findings: &mut Findings<'_>, truth: &EimTruth, runs: &[&Run], book: &Book) {
-    let stories: Vec<_> = runs.iter().map(|run| story(findings, truth, run)).collect();
+    let stories: Vec<_> = runs
+        .iter()
+        .map(|run| story(findings, truth, run, book))
+        .collect();
     for story in &stories {
         let seen: Vec<_> = story
             .about
@@ -54,8 +56,10 @@ pub(super) fn eim(findings: &mut Findings<'_>, truth: &EimTruth, runs: &[&Run], 
             .filter(|story| story.about.contains(&number))
             .collect();
         let names: Vec<_> = of.iter().map(|story| story.run.id.as_str()).collect();
-        let misled = of.iter().filter(|story| story.is_misled).count();
-        if of.len() > 1 + misled {
+        // What was called off before it began may be begun later all the same.
+        let is_less = |story: &&&Story<'_>| story.is_misled || story.is_called_off;
+        let less = of.iter().filter(is_less).count();
+        if of.len() > 1 + less {
             findings.add(
                 Rule::NoRunTwice,
                 format!("update {number} is the runs {names:?}"),
@@ -85,23 +89,73 @@ pub(super) fn eim(findings: &mut Findings<'_>, truth: &EimTruth, runs: &[&Run], 
         }
     }
     windows(findings, truth, book);
+    targets(findings, truth, runs, book);
+}
+
+/// What the node was to be brought to was wished for, and stayed the same while it was brought there.
+fn targets(findings: &mut Findings<'_>, truth: &EimTruth, runs: &[&Run], book: &Book) {
+    let open_through = |from, to| {
+        runs.iter().find(|run| {
+            let is_open = run.opened().is_some_and(|opened| opened <= from);
+            is_open && run.over().is_none_or(|over| to < over)
+        })
+    };
+    for told in &truth.targets {
+        let change = Change {
+            from: told.running.clone(),
+            to: told.image.clone(),
+        };
+        let (asked, answered) = told.first;
+        // What was frozen into a run is told again, whatever is wished for meanwhile.
+        let is_frozen = runs.iter().any(|run| {
+            run.opened().is_some_and(|opened| opened <= answered)
+                && run.over().is_none_or(|over| asked <= over)
+        });
+        if !is_frozen && !book.may_change(None, &change, (asked, answered)) {
+            let found = format!("{change:?} was told at {answered}");
+            findings.add(Rule::NoImageUnwished, found);
+        }
+    }
+    for pair in truth.targets.windows(2) {
+        let (one, other) = (&pair[0], &pair[1]);
+        if let Some(run) = open_through(one.last.0, other.first.1) {
+            let found = format!(
+                "{} was told {} at {} after {} was told at {}",
+                run.id, other.image, other.first.1, one.image, one.last.0
+            );
+            findings.add(Rule::TargetIsFrozen, found);
+        }
+    }
 }
 
 /// Reads a run by the samples that were on their way when its entries were made.
-fn story<'a>(findings: &mut Findings<'_>, truth: &EimTruth, run: &'a Run) -> Story<'a> {
+fn story<'a>(
+    findings: &mut Findings<'_>,
+    truth: &EimTruth,
+    run: &'a Run,
+    book: &Book,
+) -> Story<'a> {
     let mut story = Story {
         run,
         about: BTreeSet::new(),
         end: None,
         is_misled: false,
+        is_called_off: false,
     };
     for entry in &run.events {
-        let said = truth.said.iter().find(|said| {
-            let (from, to) = said.between;
-            from - GRAIN <= entry.at && entry.at <= to + GRAIN && explains(said, entry)
-        });
+        // What was said is in order, and one thing after the other.
+        let first = truth
+            .said
+            .partition_point(|said| said.between.1 + GRAIN < entry.at);
+        let mut around = truth.said[first..]
+            .iter()
+            .take_while(|said| said.between.0 - GRAIN <= entry.at);
+        let said = around.find(|said| explains(said, entry));
         let Some(said) = said else {
-            if entry.event != "timed_out" {
+            let has_begun = run.events.iter().any(|one| one.event == "began");
+            if entry.event == "cancelled" && !has_begun && book.may_be_called_off(entry.at) {
+                story.is_called_off = true;
+            } else if entry.event != "timed_out" {
                 let found = format!(
                     "nothing that was said at {} makes {} {}",
                     entry.at, run.id, entry.event
@@ -179,47 +233,5 @@ fn is_seen(truth: &EimTruth, update: usize) -> bool {
     match said.kind {
         "failed" => speaks || (last.kind != said.kind && said.acknowledged >= BELIEVED),
         _ => speaks || last.kind != said.kind,
-    }
-}
-
-/// Every window that the node was told was one, and every update began in one, by the node's own clock.
-fn windows(findings: &mut Findings<'_>, truth: &EimTruth, book: &Book) {
-    let member = findings.member;
-    for told in &truth.delivered {
-        let is_made = book
-            .windows_of(member, told.between)
-            .any(|window| window == told.window);
-        let is_ordered = book.ordered(member, told.between, told.window);
-        let wrong = if !is_made && !is_ordered {
-            Some("nobody made it".to_owned())
-        } else if !book.may_wish(member, None, told.between) {
-            Some("nobody wished for anything".to_owned())
-        } else {
-            let held = book.pause(member, None, told.between);
-            held.map(|pause| format!("in a pause of {}", pause.scope))
-        };
-        if let Some(wrong) = wrong {
-            let found = format!(
-                "the window {:?} was told in {:?}: {wrong}",
-                told.window, told.between
-            );
-            findings.add(Rule::NoBeginWithoutLeave, found);
-        }
-    }
-    for (number, update) in truth.updates.iter().enumerate() {
-        let Some((began, (start, end))) = update.began.zip(update.window) else {
-            continue;
-        };
-        let is_told = truth
-            .delivered
-            .iter()
-            .any(|told| told.window == (start, end) && told.between.0 <= began.truth);
-        if !is_told || began.node < start || end <= began.node {
-            let found = format!(
-                "update {number} began at {} outside {start}..{end}",
-                began.node
-            );
-            findings.add(Rule::NoBeginWithoutLeave, found);
-        }
     }
 }

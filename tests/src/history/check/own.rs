@@ -5,7 +5,7 @@ use evenkeel_simulator::clock::{Moment, Time};
 use evenkeel_simulator::truth::{Attempt, Leave, OwnTruth, Span};
 
 use super::{Findings, Rule};
-use crate::history::book::{Book, Member};
+use crate::history::book::Book;
 use crate::history::record::{Entry, Run};
 
 /// How much finer the wire is than the store.
@@ -40,7 +40,25 @@ pub(super) fn own(findings: &mut Findings<'_>, truth: &OwnTruth, runs: &[&Run], 
             }
             None => {}
         }
-        began(findings, attempt, book);
+        began(findings, attempt, of.first().copied(), book);
+        image(findings, attempt, book);
+    }
+}
+
+/// The longest that an answer may be on its way.
+const ON_ITS_WAY: TimeDelta = TimeDelta::seconds(20);
+
+/// What was to be booted was wished for.
+fn image(findings: &mut Findings<'_>, attempt: &Attempt, book: &Book) {
+    let (Some(change), Some(first)) = (&attempt.image, attempt.events.first()) else {
+        return;
+    };
+    let policy = attempt.digest.split('/').next();
+    let between = (first.at.truth - ON_ITS_WAY, first.at.truth);
+    // What runs already is not booted once more.
+    if change.from != change.to && !book.may_change(policy, change, between) {
+        let found = format!("attempt {} is for {change:?}", attempt.id);
+        findings.add(Rule::NoImageUnwished, found);
     }
 }
 
@@ -122,12 +140,12 @@ fn end(findings: &mut Findings<'_>, attempt: &Attempt, run: &Run) {
 }
 
 /// What began had leave, by the clock of whoever gave it.
-fn began(findings: &mut Findings<'_>, attempt: &Attempt, book: &Book) {
+fn began(findings: &mut Findings<'_>, attempt: &Attempt, run: Option<&&Run>, book: &Book) {
     let Some(began) = attempt.began() else {
         return;
     };
     let case = Case {
-        member: findings.member,
+        opened: run.and_then(|run| run.opened()),
         policy: attempt.digest.split('/').next(),
         began,
         book,
@@ -157,7 +175,8 @@ fn began(findings: &mut Findings<'_>, attempt: &Attempt, book: &Book) {
 
 /// A beginning, and what was wanted then.
 struct Case<'a> {
-    member: &'a Member,
+    /// When the server heard of the attempt first.
+    opened: Option<Time>,
     policy: Option<&'a str>,
     began: Moment,
     book: &'a Book,
@@ -167,50 +186,72 @@ impl Case<'_> {
     /// What is wrong with leave that a node asked for. The server judged at one instant: what was changed in that very
     /// moment may count or not.
     fn asked(&self, (asked, granted): Span, before: Time) -> Option<String> {
-        let (member, book) = (self.member, self.book);
+        let (book, between) = (self.book, (asked, granted));
         let at = (granted, granted);
-        let is_open =
-            |window: &Span| window.0 <= granted && granted < window.1 && window.1 == before;
-        let windows = || book.windows_of(member, at).filter(is_open);
-        let is_ordered = book.ordered(member, at, (granted, before));
+        let windows = || book.closing(granted, before);
+        let is_ordered = book.ordered(at, (granted, before));
         if self.began.truth + GRAIN < granted || before <= self.began.truth {
             Some(format!("leave of {granted} counted before {before}"))
         } else if !is_ordered && windows().next().is_none() {
             Some(format!(
                 "granted at {granted} before {before}, where no window was"
             ))
-        } else if !is_ordered && windows().all(|window| book.is_cancelled(member, window, asked)) {
+        } else if !is_ordered && windows().all(|window| book.is_cancelled(window, between)) {
             Some(format!(
                 "granted at {granted} in a window that was cancelled"
             ))
-        } else if !book.may_wish(member, self.policy, at) {
+        } else if self.is_called_off(between) {
+            Some(format!("granted at {granted} after it was called off"))
+        } else if !book.may_wish(self.policy, at) {
             Some(format!("granted at {granted}, where nobody wished for it"))
         } else {
-            let held = book.pause(member, self.policy, (asked, granted));
+            let held = book.pause(self.policy, between);
             held.map(|pause| format!("granted at {granted} in a pause of {}", pause.scope))
         }
     }
 
-    /// What is wrong with leave that a node had from before: it judged by its own clock.
+    /// What is wrong with leave that a node had from before: it judged by its own clock. What was taken back after it
+    /// was given reaches a node that cannot be reached only when the leave expires, so that is no fault; but it must
+    /// not have been taken back before.
     fn ahead(&self, between: Span, windows: &[Span], expires: Time) -> Option<String> {
-        let (member, book, node, given) = (self.member, self.book, self.began.node, between.1);
-        let is_inside = |(start, end): &Span| *start <= node && node < *end;
-        let mut made = book.windows_of(member, between);
-        if expires <= node || !windows.iter().any(is_inside) {
+        let (book, node, given) = (self.book, self.began.node, between.1);
+        let is_inside = |(start, end): &&Span| *start <= node && node < *end;
+        // The last window ends with the leave.
+        let is_made = |window: &Span| {
+            let is_cut = window.1 == expires;
+            book.has_window(between, *window) || book.ordered(between, *window) || is_cut
+        };
+        if expires <= node || !windows.iter().any(|window| is_inside(&window)) {
             Some(format!("leave for {windows:?} until {expires}"))
-        } else if !book.ordered(member, between, (node, node))
-            && !made.any(|window| is_inside(&window))
-        {
+        } else if !windows.iter().all(is_made) {
             Some(format!(
                 "leave was given at {given} for {windows:?}, where no window was"
             ))
-        } else if !book.may_wish(member, self.policy, between) {
+        } else if windows
+            .iter()
+            .any(|window| book.is_cancelled(*window, between))
+        {
+            Some(format!(
+                "leave was given at {given} for {windows:?}, of which one was cancelled"
+            ))
+        } else if self.is_called_off(between) {
+            Some(format!(
+                "leave was given at {given} after it was called off"
+            ))
+        } else if !book.may_wish(self.policy, between) {
             Some(format!(
                 "leave was given at {given}, where nobody wished for it"
             ))
         } else {
-            let held = book.pause(member, self.policy, between);
+            let held = book.pause(self.policy, between);
             held.map(|pause| format!("leave was given at {given} in a pause of {}", pause.scope))
         }
+    }
+
+    /// Whether a person had called the attempt off before leave was asked for.
+    fn is_called_off(&self, between: Span) -> bool {
+        let book = self.book;
+        self.opened
+            .is_some_and(|opened| book.is_called_off(opened, between))
     }
 }

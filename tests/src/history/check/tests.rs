@@ -1,12 +1,17 @@
 //! Each rule, broken by hand.
 
+mod delivery;
 mod eim;
+mod images;
 mod own;
+mod patience;
 
 use chrono::{DateTime, TimeDelta};
 use evenkeel_simulator::clock::{Moment, Time};
+use evenkeel_simulator::truth::{EimTruth, OwnTruth};
 use uuid::Uuid;
 
+use super::{Rule, eim_node, own_node};
 use crate::history::book::{Book, Held, Member, Opened, Step, Wished};
 use crate::history::record::{Entry, Run};
 
@@ -29,6 +34,7 @@ fn member() -> Member {
         instance: "inst-00000001".into(),
         site: "site-00000001".into(),
         is_eim: false,
+        is_image: false,
     }
 }
 
@@ -39,7 +45,7 @@ fn step(asked: i64, done: i64) -> Step {
     }
 }
 
-/// A window from 100 to 200, made at 10, and a wish of the project since 5.
+/// A window from 100 to 200, made at 10, a wish of the project since 5, and a patience of 50 seconds.
 fn book() -> Book {
     Book {
         windows: vec![Opened {
@@ -53,6 +59,7 @@ fn book() -> Book {
             policy: POLICY.into(),
             held: Held::since(step(5, 6)),
         }],
+        patience: TimeDelta::seconds(50),
         ..Book::default()
     }
 }
@@ -74,4 +81,18 @@ fn run(number: u32, attempt: Option<u128>, events: &[(&str, &str, Option<u32>, i
             .unwrap_or_default(),
         events: events.iter().map(entry).collect(),
     }
+}
+
+/// The rules that the records of a node of our own agent break.
+fn own_broken(member: &Member, truth: &OwnTruth, runs: &[Run], book: &Book) -> Vec<Rule> {
+    let runs: Vec<_> = runs.iter().collect();
+    let found = own_node(member, truth, &runs, book);
+    found.into_iter().map(|violation| violation.rule).collect()
+}
+
+/// The rules that the records of a node of the ancestor's agent break.
+fn eim_broken(member: &Member, truth: &EimTruth, runs: &[Run], book: &Book) -> Vec<Rule> {
+    let runs: Vec<_> = runs.iter().collect();
+    let found = eim_node(member, truth, &runs, book);
+    found.into_iter().map(|violation| violation.rule).collect()
 }

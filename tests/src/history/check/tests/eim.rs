@@ -1,18 +1,18 @@
 //! Nodes of the ancestor's agent.
 
-use evenkeel_simulator::truth::{Delivered, EimTruth, End, Said, Update};
+use evenkeel_simulator::truth::{Delivered, EimTruth, End, Opening, Said, Update};
 
-use super::super::{Rule, eim_node};
 use super::*;
 use crate::history::book::Paused;
 
 /// A node that was told the window, began in it at 101 and ended well at 110.
-fn truth() -> EimTruth {
+pub(super) fn truth() -> EimTruth {
     EimTruth {
         updates: vec![Update {
             window: Some((at(100), at(200))),
             began: Some(moment(101)),
             ended: Some((moment(110), End::Updated)),
+            image: None,
         }],
         said: vec![
             said("up_to_date", None, 20, 100),
@@ -21,16 +21,19 @@ fn truth() -> EimTruth {
             said("up_to_date", Some(0), 114, 150),
         ],
         delivered: vec![Delivered {
-            window: (at(100), at(200)),
-            between: (at(20), at(21)),
+            window: Opening::Once((at(100), at(200))),
+            answers: vec![(at(20), at(21)), (at(50), at(51))],
+            is_empty: false,
         }],
+        targets: Vec::new(),
     }
 }
 
-fn said(kind: &'static str, update: Option<usize>, from: i64, to: i64) -> Said {
+pub(super) fn said(kind: &'static str, update: Option<usize>, from: i64, to: i64) -> Said {
     Said {
         kind,
         detail: String::new(),
+        image: String::new(),
         update,
         spurious: false,
         between: (at(from), at(to)),
@@ -38,7 +41,7 @@ fn said(kind: &'static str, update: Option<usize>, from: i64, to: i64) -> Said {
     }
 }
 
-fn record() -> Run {
+pub(super) fn record() -> Run {
     let events = [
         ("began", "applying", None, 103),
         ("finished", "succeeded", None, 112),
@@ -47,9 +50,7 @@ fn record() -> Run {
 }
 
 fn broken(truth: &EimTruth, runs: &[Run], book: &Book) -> Vec<Rule> {
-    let runs: Vec<_> = runs.iter().collect();
-    let found = eim_node(&member(), truth, &runs, book);
-    found.into_iter().map(|violation| violation.rule).collect()
+    eim_broken(&member(), truth, runs, book)
 }
 
 #[test]
@@ -127,6 +128,28 @@ fn an_update_that_is_two_runs_is_found() {
         [],
         "nobody can know better"
     );
+}
+
+#[test]
+fn what_was_only_fetched_is_called_off_when_nobody_wishes_for_it_any_more() {
+    let mut fetched = truth();
+    fetched.said.insert(1, said("downloaded", Some(0), 22, 99));
+    fetched.said[0].between.1 = at(21);
+    let events = [
+        ("downloaded", "staged", None, 30),
+        ("cancelled", "cancelled", None, 45),
+    ];
+    let called_off = run(2, None, &events);
+    let mut unwished = book();
+    unwished.wishes[0].held.gone = Some(step(40, 41));
+    let mut again = unwished.wishes[0].clone();
+    again.held = Held::since(step(48, 49));
+    unwished.wishes.push(again);
+    fetched.delivered[0].answers.remove(1);
+    let runs = [called_off, record()];
+    assert_eq!(broken(&fetched, &runs, &unwished), []);
+    let found = broken(&fetched, &runs, &book());
+    assert_eq!(found, [Rule::NothingIsInvented, Rule::NoRunTwice]);
 }
 
 #[test]

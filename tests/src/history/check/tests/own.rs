@@ -2,12 +2,13 @@
 
 use evenkeel_simulator::truth::{Attempt, Leave, OwnTruth, Told};
 
-use super::super::{Rule, own_node};
 use super::*;
-use crate::history::book::Paused;
+use evenkeel_simulator::eim::cron::Repeats;
+
+use crate::history::book::{Paused, Repeated};
 
 /// An attempt that fetched, asked at 120, began at 122 and finished.
-fn attempt() -> Attempt {
+pub(super) fn attempt() -> Attempt {
     let told = [
         ("downloading", 90),
         ("downloaded", 91),
@@ -30,10 +31,11 @@ fn attempt() -> Attempt {
             before: at(200),
         }),
         forgotten: false,
+        image: None,
     }
 }
 
-fn record() -> Run {
+pub(super) fn record() -> Run {
     let events = [
         ("downloading", "downloading", Some(1), 91),
         ("downloaded", "staged", Some(2), 92),
@@ -49,9 +51,7 @@ fn broken(attempts: Vec<Attempt>, runs: &[Run], book: &Book) -> Vec<Rule> {
         attempts,
         facts_digest: Vec::new(),
     };
-    let runs: Vec<_> = runs.iter().collect();
-    let found = own_node(&member(), &truth, &runs, book);
-    found.into_iter().map(|violation| violation.rule).collect()
+    own_broken(&member(), &truth, runs, book)
 }
 
 #[test]
@@ -230,6 +230,106 @@ fn leave_from_before_is_judged_by_the_nodes_clock() {
     let mut wrong_clock = ahead(50, (100, 200), 300);
     wrong_clock.events[2].at.node = at(222);
     assert_eq!(judged(wrong_clock), [Rule::NoBeginWithoutLeave]);
+}
+
+/// An instance's order to update now, made and replaced in these seconds.
+fn order(made: i64, gone: Option<i64>) -> Opened {
+    Opened {
+        scope: "inst-00000001".into(),
+        window: (at(made), at(200)),
+        is_order: true,
+        held: Held {
+            made: step(made, made + 1),
+            gone: gone.map(|gone| step(gone, gone + 1)),
+        },
+    }
+}
+
+#[test]
+fn leave_from_before_that_was_given_after_a_cancellation_is_found() {
+    let ahead = |given: i64| Attempt {
+        leave: Some(Leave::Ahead {
+            asked: at(given),
+            given: at(given),
+            windows: vec![(at(100), at(200))],
+            expires: at(300),
+        }),
+        ..attempt()
+    };
+    let cancelled = |asked: i64| {
+        let mut book = book();
+        let cancel = ("inst-00000001".into(), step(asked, asked + 1));
+        book.cancelled.push(cancel);
+        book
+    };
+    let judged = |attempt, book: &Book| broken(vec![attempt], &[record()], book);
+    assert_eq!(
+        judged(ahead(115), &cancelled(110)),
+        [Rule::NoBeginWithoutLeave],
+        "the window was cancelled while it was open"
+    );
+    assert_eq!(
+        judged(ahead(98), &cancelled(95)),
+        [Rule::NoBeginWithoutLeave],
+        "the attempt was called off"
+    );
+    assert_eq!(
+        judged(ahead(80), &cancelled(85)),
+        [],
+        "nobody had heard of it yet"
+    );
+    assert_eq!(judged(ahead(93), &cancelled(95)), [], "it was given before");
+    let mut ordered = cancelled(95);
+    ordered.windows.push(order(97, None));
+    assert_eq!(judged(ahead(99), &ordered), [], "it was ordered anew");
+    let mut unmade = ahead(50);
+    if let Some(Leave::Ahead { windows, .. }) = &mut unmade.leave {
+        windows.push((at(220), at(230)));
+    }
+    assert_eq!(
+        judged(unmade, &book()),
+        [Rule::NoBeginWithoutLeave],
+        "one of its windows was never made"
+    );
+}
+
+#[test]
+fn leave_by_an_order_that_was_replaced_is_found() {
+    let mut ordered = book();
+    ordered.windows = vec![order(60, None)];
+    assert_eq!(broken(vec![attempt()], &[record()], &ordered), []);
+    ordered.windows = vec![order(60, Some(110))];
+    ordered
+        .cancelled
+        .push(("inst-00000001".into(), step(110, 111)));
+    let found = broken(vec![attempt()], &[record()], &ordered);
+    assert_eq!(found, [Rule::NoBeginWithoutLeave]);
+}
+
+#[test]
+fn leave_for_an_attempt_that_was_called_off_is_found_also_in_a_window_that_opened_later() {
+    let mut cancelled = book();
+    cancelled
+        .cancelled
+        .push(("inst-00000001".into(), step(95, 96)));
+    let found = broken(vec![attempt()], &[record()], &cancelled);
+    assert_eq!(found, [Rule::NoBeginWithoutLeave]);
+}
+
+#[test]
+fn a_window_that_repeats_itself_gives_leave_in_its_minutes() {
+    let mut again = book();
+    again.windows.clear();
+    let each = |minutes| Repeated {
+        scope: "site-00000001".into(),
+        schedule: Repeats::read([minutes, "*", "*", "*", "*"], 80).expect("a cron"),
+        held: Held::since(step(10, 11)),
+    };
+    again.repeated = vec![each("2")];
+    assert_eq!(broken(vec![attempt()], &[record()], &again), []);
+    again.repeated = vec![each("3")];
+    let found = broken(vec![attempt()], &[record()], &again);
+    assert_eq!(found, [Rule::NoBeginWithoutLeave]);
 }
 
 #[test]
