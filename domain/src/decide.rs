@@ -172,6 +172,19 @@ impl Decision {
         }
     }
 
+    /// An attempt is under way, whatever is wanted.
+    fn goes_on(run: &OpenRun) -> Self {
+        Self {
+            act: Act::Continue(run.id),
+            because: Reason::RunOpen {
+                run: run.id,
+                state: run.state.name(),
+            },
+            next: None,
+            grant: None,
+        }
+    }
+
     const fn idle(because: Reason, next: Option<Time>) -> Self {
         Self {
             act: Act::Idle,
@@ -199,15 +212,7 @@ pub fn decide(known: &NodeFacts, wanted: &Wanted, open: Option<&OpenRun>, now: T
     };
     let decision = match open {
         Some(run) if run.state.is_untouched() => case.untouched(run),
-        Some(run) => Decision {
-            act: Act::Continue(run.id),
-            because: Reason::RunOpen {
-                run: run.id,
-                state: run.state.name(),
-            },
-            next: None,
-            grant: None,
-        },
+        Some(run) => Decision::goes_on(run),
         None => match target(known, wanted) {
             Ok(target) => case.fresh(target),
             Err(reason) => Decision::idle(reason, None),

@@ -68,6 +68,7 @@ impl UpdateRun {
             target: self.origin.target.clone(),
             state: self.state.clone(),
             started_at: self.started_at,
+            may_begin_until: None,
         })
     }
 }
@@ -109,6 +110,8 @@ pub struct OpenRun {
     pub state: RunState,
     /// When it was opened.
     pub started_at: Time,
+    /// Until when an agent that ours has replaced may still begin it; none if it may not.
+    pub may_begin_until: Option<Time>,
 }
 
 /// Something that happened in an attempt, and who says so.

@@ -194,10 +194,14 @@ impl From<StoreError> for Problem {
             E::NotFound { .. } => Kind::NotFound,
             E::Conflict(_) | E::Refused(_) => Kind::Precondition,
             E::Stale { .. } => Kind::Stale,
-            E::Unreachable(_) => Kind::Unavailable,
+            E::Busy(_) | E::Unreachable(_) => Kind::Unavailable,
             E::Corrupt { .. } | E::Database(_) => Kind::Internal,
         };
         match kind {
+            Kind::Unavailable if matches!(error, E::Busy(_)) => {
+                tracing::warn!(error = %chain(&error), "a request waited too long for others");
+                Self::new(kind, "others are changing this; try again in a moment")
+            }
             Kind::Unavailable => {
                 tracing::warn!(error = %chain(&error), "the database is away");
                 Self::new(

@@ -57,10 +57,7 @@ pub struct Ancestor {
 impl Ancestor {
     /// The node, once its host was found.
     pub fn node(&self) -> Peer {
-        match self.bound {
-            Some(host) => Peer::Host(self.tenant, host),
-            None => Peer::Guid(self.tenant, self.uuid),
-        }
+        self.holder.named(self.uuid)
     }
 }
 
@@ -117,7 +114,7 @@ impl MaintenanceManager {
     }
 
     /// Notes how a call of one of the ancestor's nodes ended. Only one whose host was found is known by its UUID: it may
-    /// say any.
+    /// say any. So what is answered to one of those who share a token says nothing about the others.
     pub(crate) fn note_ancestor<T>(
         &self,
         (peer, ancestor): (Peer, Option<&Ancestor>),
@@ -125,17 +122,13 @@ impl MaintenanceManager {
         answer: &Result<T, Status>,
     ) {
         let said = ancestor.filter(|_| answer.is_err());
-        let said = said.map(|ancestor| tracing::info_span!("said", guid = %ancestor.uuid));
-        let _said = said.as_ref().map(tracing::Span::enter);
-        self.note(&peer, call, answer);
+        let said = said.map(|ancestor| ancestor.uuid);
+        self.note_saying((&peer, said), call, answer);
         let Some(ancestor) = ancestor.filter(|_| answer.is_ok()) else {
             return;
         };
         let node = ancestor.node();
-        if peer == node {
-            self.refusals
-                .note(&ancestor.holder, call, answer, self.now());
-        } else {
+        if peer != node {
             self.flood.found(&peer, &node, Instant::now());
         }
     }

@@ -2,6 +2,8 @@
 
 mod wire;
 
+use chrono::TimeDelta;
+use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::condition::{self, ConditionKind};
 use evenkeel_domain::decide::{Act, Protocol, Reason};
 use evenkeel_domain::eim::{self, Answer, Asked, Before, Sample, SampleKind};
@@ -20,8 +22,12 @@ use tonic::{Request, Response, Status};
 
 use crate::caller::{self, Ancestor};
 use crate::manager::MaintenanceManager;
-use crate::progress::{Beginning, Scene, found};
+use crate::progress::{Beginning, Scene};
 use crate::status;
+
+/// How old the last word of an agent that ours has replaced must be for another one to be noted: it speaks every few
+/// seconds, and each note is a change of the node.
+const HEARD_AGAIN: TimeDelta = TimeDelta::minutes(5);
 
 #[tonic::async_trait]
 impl MaintmgrService for MaintenanceManager {
@@ -173,7 +179,8 @@ async fn outlive(mut scene: Scene<'_>, sample: &Sample) -> Result<(), StoreError
     if let Some(seen) = proof.seen {
         scene.node.seen = Some(seen);
     }
-    if open.is_some() && scene.node.delivered.last_word.is_some() {
+    let last_word = scene.node.delivered.last_word;
+    if open.is_some() && last_word.is_some_and(|last| last + HEARD_AGAIN <= scene.now) {
         scene.node.delivered.last_word = Some(scene.now);
     }
     scene.keep().await
@@ -182,7 +189,7 @@ async fn outlive(mut scene: Scene<'_>, sample: &Sample) -> Result<(), StoreError
 /// An attempt that was begun by what was told last.
 async fn sampled_attempt(
     scene: &Scene<'_>,
-    follows: Option<RunId>,
+    follows: Option<(RunId, Scope)>,
 ) -> Result<Beginning, StoreError> {
     let origin = scene.told(scene.node.delivered.clone()).await?;
     Ok(Beginning {
@@ -205,7 +212,8 @@ async fn bring(
     if let Some(silent) = timed_out(scene, &happening.event).await? {
         return scene.bring(Subject::Run(silent), happening).await.map(drop);
     }
-    let beginning = sampled_attempt(scene, before).await?;
+    let applies = scene.world.applies().map(|assigned| assigned.scope);
+    let beginning = sampled_attempt(scene, before.zip(applies)).await?;
     scene.begin_attempt(beginning, happening).await.map(drop)
 }
 
@@ -219,21 +227,21 @@ async fn timed_out(scene: &Scene<'_>, event: &RunEvent) -> Result<Option<RunId>,
             SampleKind::Downloading | SampleKind::Downloaded | SampleKind::Started
         ) || seen.doubt.is_some()
     });
-    let is_end = was_busy && matches!(event, RunEvent::Finished | RunEvent::Failed(_));
-    let Some(last) = scene.node.last_end.as_ref().filter(|_| is_end) else {
+    if !was_busy || !matches!(event, RunEvent::Finished | RunEvent::Failed(_)) {
         return Ok(None);
+    }
+    // Another agent may have ended others since then.
+    let last = runs::find_sampled(&scene.tx, scene.node.instance).await?;
+    let is_silent = |run: &UpdateRun| {
+        matches!(
+            run.state,
+            RunState::Abandoned {
+                cause: AbandonCause::TimedOut,
+                ..
+            }
+        )
     };
-    let Some(run) = found(runs::find(&scene.tx, last.run).await)? else {
-        return Ok(None);
-    };
-    let is_silent = matches!(
-        run.state,
-        RunState::Abandoned {
-            cause: AbandonCause::TimedOut,
-            ..
-        }
-    );
-    Ok((is_silent && run.attempt.is_none()).then_some(run.id))
+    Ok(last.filter(is_silent).map(|run| run.id))
 }
 
 /// Gives up what was only fetched and is not wanted any more, once the node has nothing left that it could begin by:

@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 use tonic::Status;
 use tonic::service::{LayerExt, Routes};
 use tower::util::MapResponseLayer;
+use uuid::Uuid;
 
 use crate::contacts::Contacts;
 use crate::housekeeping::Housekeeping;
@@ -117,8 +118,18 @@ impl MaintenanceManager {
 
     /// Notes for the log how a call of a peer ended.
     pub(crate) fn note<T>(&self, peer: &Peer, call: &'static str, answer: &Result<T, Status>) {
+        self.note_saying((peer, None), call, answer);
+    }
+
+    /// The same for a peer that says that it has a UUID.
+    pub(crate) fn note_saying<T>(
+        &self,
+        who: (&Peer, Option<Uuid>),
+        call: &'static str,
+        answer: &Result<T, Status>,
+    ) {
         self.outage.note_call(call, answer);
-        self.refusals.note(peer, call, answer, self.now());
+        self.refusals.note(who, call, answer, self.now());
     }
 
     pub(crate) fn now(&self) -> Time {

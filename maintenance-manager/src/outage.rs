@@ -46,6 +46,10 @@ impl Outage {
             return;
         };
         match status.code() {
+            // The database is there: one node is in everybody's way, or a statement took too long.
+            Code::Unavailable if is_busy(error) => {
+                tracing::warn!(call, error = %chain(error), "a call waited too long for others");
+            }
             Code::Unavailable => self.note_failure(call, error),
             Code::Internal => tracing::error!(call, error = %chain(error), "request failed"),
             _ => {}
@@ -102,6 +106,10 @@ impl Outage {
     }
 }
 
+fn is_busy(error: &(dyn Error + 'static)) -> bool {
+    matches!(error.downcast_ref(), Some(StoreError::Busy(_)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,6 +144,19 @@ mod tests {
         let mut away = Status::unavailable("the database is away; try again");
         away.set_source(std::sync::Arc::new(std::io::Error::other("refused")));
         outage.note_call("poll", &Err::<(), _>(away));
+        assert!(outage.is_on.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_node_that_is_in_everybodys_way_is_no_outage() {
+        use evenkeel_store::testing::{away, busy};
+        let outage = Outage::default();
+        let refused = crate::status::store(busy());
+        outage.note_call("poll", &Err::<(), _>(refused));
+        outage.note_pass("tracker", &Err::<(), _>(busy()));
+        assert!(!outage.is_on.load(Ordering::Relaxed));
+        let refused = crate::status::store(away());
+        outage.note_call("poll", &Err::<(), _>(refused));
         assert!(outage.is_on.load(Ordering::Relaxed));
     }
 }

@@ -22,8 +22,9 @@ use uuid::Uuid;
 pub enum Peer {
     /// Whoever has the credential of a host, that we issued.
     Host(TenantId, HostId),
-    /// One of the ancestor's nodes, by its UUID, once a host of the project that its token names was found to have it.
-    Guid(TenantId, Uuid),
+    /// One of the ancestor's nodes, by its UUID and by whose token speaks for it, once a host of the project that the token
+    /// names was found to have it. Whoever has another token of the project is somebody else.
+    Guid(TenantId, Arc<str>, Uuid),
     /// Whoever has a token for the ancestor's agents of a project: its subject, cut.
     Holder(TenantId, Arc<str>),
     /// Somebody who could not prove anything; the address is that of the last proxy.
@@ -50,13 +51,22 @@ impl Peer {
     pub fn holder(tenant: TenantId, subject: &str) -> Self {
         Self::Holder(tenant, cut(subject, MAX_SUBJECT).into())
     }
+
+    /// The node that somebody speaks for who says that it has a UUID, once it was found. A token that is bound to a host
+    /// speaks for no other.
+    pub fn named(&self, uuid: Uuid) -> Self {
+        match self {
+            Self::Holder(tenant, subject) => Self::Guid(*tenant, Arc::clone(subject), uuid),
+            other => other.clone(),
+        }
+    }
 }
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host(_, host) => host.fmt(f),
-            Self::Guid(_, guid) => guid.fmt(f),
+            Self::Guid(_, subject, guid) => write!(f, "{guid} with the token of {subject:?}"),
             Self::Holder(_, subject) => write!(f, "holder of the token of {subject:?}"),
             Self::Unknown(Some(address)) => address.fmt(f),
             Self::Unknown(None) => f.write_str("unknown"),

@@ -1,6 +1,7 @@
 //! Brings news of a node to its runs, in one transaction. Both doors go through here.
 
 use evenkeel_domain::Time;
+use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::decide::{Target, TargetKind, target};
 use evenkeel_domain::eim::Delivered;
 use evenkeel_domain::host::Host;
@@ -38,8 +39,8 @@ pub struct Beginning {
     pub attempt: Option<AttemptId>,
     /// What it is for.
     pub origin: Origin,
-    /// The run whose leave it goes on with.
-    pub follows: Option<RunId>,
+    /// The run whose leave it goes on with, and under what that must have been given.
+    pub follows: Option<(RunId, Scope)>,
 }
 
 impl<'a> Scene<'a> {

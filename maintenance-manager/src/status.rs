@@ -27,13 +27,14 @@ pub fn store(error: StoreError) -> Status {
         E::Stale { .. } => Code::Aborted,
         E::Conflict(Conflict::Taken { .. }) => Code::AlreadyExists,
         E::Conflict(_) | E::Refused(_) => Code::FailedPrecondition,
-        E::Unreachable(_) => Code::Unavailable,
+        E::Busy(_) | E::Unreachable(_) => Code::Unavailable,
         E::Corrupt { .. } | E::Database(_) => Code::Internal,
     };
     if matches!(code, Code::Unavailable | Code::Internal) {
         // Nothing about the inside leaves the house; the log has the whole chain (see `crate::outage`).
-        let text = match code {
-            Code::Unavailable => "the database is away; try again",
+        let text = match error {
+            E::Busy(_) => "the database is busy with this; try again",
+            E::Unreachable(_) => "the database is away; try again",
             _ => "something went wrong on the server's side",
         };
         let mut status = Status::new(code, text);

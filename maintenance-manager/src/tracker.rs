@@ -102,7 +102,7 @@ impl Tracker {
                 match self.judge(*one).await {
                     Ok(true) => ended += 1,
                     Ok(false) => {}
-                    // What cannot be reached for one cannot be reached for the others.
+                    // What cannot be reached for one cannot be reached for the others. One that others hold is.
                     Err(error @ StoreError::Unreachable(_)) => return Err(error),
                     Err(error) => {
                         tracing::warn!(run.id = %one.run, error = %chain(&error), "not judged");
@@ -156,7 +156,9 @@ impl Tracker {
             return Ok(None);
         };
         let patience = self.patience(run, node);
-        let event = if patience.with(run).is_over(&run.state, now) {
+        let event = if let Some((_, cause)) = world.outlived(now) {
+            RunEvent::Cancelled(cause)
+        } else if patience.with(run).is_over(&run.state, now) {
             RunEvent::TimedOut
         } else if run.granted_at.is_some() || run.attempt.is_none() {
             // It may have begun without our having heard of it yet; an agent that makes no attempts asks nobody.

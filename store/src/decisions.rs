@@ -5,11 +5,12 @@ mod surroundings;
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Assigned, Brake, Scope};
-use evenkeel_domain::decide::{Decision, NodeFacts, Protocol, Wanted, decide};
+use evenkeel_domain::decide::{Act, Decision, NodeFacts, Protocol, Wanted, decide};
+use evenkeel_domain::eim::Delivered;
 use evenkeel_domain::host::Host;
-use evenkeel_domain::id::InstanceId;
+use evenkeel_domain::id::{InstanceId, RunId};
 use evenkeel_domain::os::{Image, OsKind};
-use evenkeel_domain::run::{OpenRun, UpdateRun};
+use evenkeel_domain::run::{CancelCause, OpenRun, UpdateRun};
 use evenkeel_domain::schedule::{Ahead, Opens};
 use evenkeel_domain::window::Windows;
 
@@ -71,14 +72,44 @@ pub struct World {
     pub wanted: Wanted,
     /// Its run that is not over.
     pub run: Option<UpdateRun>,
+    /// What was told last to one of the ancestor's agents.
+    pub told: Delivered,
 }
 
 impl World {
     /// What the node should do now, and why.
     #[must_use]
     pub fn decide(&self, now: Time) -> Decision {
-        let open: Option<OpenRun> = self.run.as_ref().and_then(UpdateRun::as_open);
+        let open = self.run.as_ref().and_then(UpdateRun::as_open);
+        let open = open.map(|open| OpenRun {
+            may_begin_until: self.may_begin_until(now),
+            ..open
+        });
         decide(&self.known, &self.wanted, open.as_ref(), now)
+    }
+
+    /// Until when an agent that ours has replaced may begin the open run: as long as what it was told lets it, and as
+    /// long as something may still be heard of it.
+    fn may_begin_until(&self, now: Time) -> Option<Time> {
+        let run = self.run.as_ref()?;
+        let last_word = self.told.last_word;
+        let heard = last_word.and_then(|last_word| run.outlived_at(last_word));
+        let told = self.told.may_begin_until(now)?;
+        Some(heard.map_or(told, |heard| heard.min(told)))
+    }
+
+    /// What an agent has only fetched that ours has replaced, once it cannot begin it any more: nobody else would say that
+    /// it is over. And why it is to be given up.
+    #[must_use]
+    pub fn outlived(&self, now: Time) -> Option<(RunId, CancelCause)> {
+        let is_ours = matches!(self.known.speaks, Protocol::Own { .. });
+        self.run
+            .as_ref()
+            .filter(|run| is_ours && run.attempt.is_none())?;
+        match self.decide(now).act {
+            Act::Cancel { run, cause } => Some((run, cause)),
+            _ => None,
+        }
     }
 
     /// Counts again how far the limits of the policy that applies are used up: with [`Reading::Judge`] after a look,
@@ -108,7 +139,8 @@ impl World {
         let (known, told) = (&self.known, &node.delivered);
         let behind = if node.protocol == Protocol::Eim {
             let passed = told.passed(known, open.as_ref(), now);
-            passed.and_then(|_| told.gives_way(&self.wanted, self.instance, now))
+            let about = (known, open.as_ref());
+            passed.and_then(|_| told.gives_way(about, &self.wanted, self.instance, now))
         } else {
             None
         };
@@ -192,6 +224,7 @@ pub async fn world(
         known,
         wanted,
         run: runs::find_open(tx, node.instance).await?,
+        told: node.delivered.clone(),
     };
     if world
         .applies()

@@ -37,6 +37,9 @@ pub enum StoreError {
         /// What makes no sense.
         column: &'static str,
     },
+    /// The database is there, but others held what was asked for, or the answer took too long.
+    #[error("the database is busy with this")]
+    Busy(#[source] DbErr),
     /// The database is away.
     #[error("the database cannot be reached")]
     Unreachable(#[source] DbErr),
@@ -115,6 +118,7 @@ impl From<DbErr> for StoreError {
             return Self::Unreachable(error);
         }
         match cause.as_database_error() {
+            Some(answer) if is_busy(answer.code().as_deref()) => Self::Busy(error),
             Some(answer) if is_rule(answer.code().as_deref()) => {
                 let name = answer.constraint().unwrap_or("unnamed");
                 Self::Conflict(conflict(name, answer.message()))
@@ -124,7 +128,7 @@ impl From<DbErr> for StoreError {
     }
 }
 
-/// The database is away, starting, stopping, or took longer than it may.
+/// The database is away, starting or stopping.
 fn is_away(error: &sea_orm::sqlx::Error) -> bool {
     use sea_orm::sqlx::Error as E;
     match error {
@@ -135,15 +139,18 @@ fn is_away(error: &sea_orm::sqlx::Error) -> bool {
         | E::WorkerCrashed
         | E::Protocol(_) => true,
         E::Database(answer) => answer.code().is_some_and(|code| {
-            // Class 08 connection, 57 operator intervention (also statement_timeout), 53 resources, 55P03 lock_timeout,
-            // 40 rollback (deadlock, serialization), 25P03 idle in transaction.
-            ["08", "57", "53", "40"]
-                .iter()
-                .any(|class| code.starts_with(class))
-                || matches!(code.as_ref(), "55P03" | "25P03")
+            // Class 08 connection, 57 operator intervention, 53 resources, 25P03 idle in transaction.
+            let classes = ["08", "57", "53"];
+            let is_one = classes.iter().any(|class| code.starts_with(class)) || code == "25P03";
+            is_one && !is_busy(Some(&code))
         }),
         _ => false,
     }
+}
+
+/// 55P03 `lock_timeout`, 57014 `statement_timeout`, class 40 rollback: deadlock and serialization.
+fn is_busy(code: Option<&str>) -> bool {
+    code.is_some_and(|code| matches!(code, "55P03" | "57014") || code.starts_with("40"))
 }
 
 /// Class 23: an integrity constraint.

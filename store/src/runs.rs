@@ -5,9 +5,7 @@ mod convert;
 mod reading;
 
 pub use age::{Quiet, expire, quiet_since};
-pub use reading::{delete, events, find, find_attempt, find_open, list};
-
-use std::cmp::Ordering;
+pub use reading::{delete, events, find, find_attempt, find_open, find_sampled, list};
 
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Level, Scope};
@@ -49,8 +47,9 @@ pub struct Opening {
     pub attempt: Option<AttemptId>,
     /// What the attempt is for.
     pub origin: Origin,
-    /// A run that ended with the same news, of an agent that asks for no leave: this one goes on with what that had.
-    pub follows: Option<RunId>,
+    /// A run that ended with the same news, of an agent that asks for no leave, and what the policy that applies now is
+    /// assigned to: this one goes on with the slot that the other had under the same assignment.
+    pub follows: Option<(RunId, Scope)>,
 }
 
 /// Brings an event to a run: load under lock, ask the domain, save, append to the history. The caller has locked the
@@ -58,7 +57,8 @@ pub struct Opening {
 ///
 /// An event that the agent numbered is stored once: a number that is not above the last one changes nothing. A
 /// numbered event that moves nothing, because the run includes it already or because it does not fit, is appended all
-/// the same: the history keeps what the node said.
+/// the same: the history keeps what the node said. It keeps no more than a thousand entries of a run, and then how the
+/// run ends; what does not fit any more counts all the same.
 ///
 /// # Errors
 /// An event without a number does not fit the run; the run is not there, or another one is open.
@@ -157,10 +157,11 @@ async fn open(
     Ok(run)
 }
 
-/// Takes the slot again that the end of a run has just let go. Says under which assignment.
+/// Takes the slot again that the end of a run has just let go, if it was one of the assignment that still applies: under
+/// another one the instance is counted anew, and a node has one slot. Says under which assignment.
 async fn go_on(
     tx: &Tx,
-    before: RunId,
+    (before, applies): (RunId, Scope),
     instance: InstanceId,
     now: Time,
 ) -> Result<Option<Scope>, StoreError> {
@@ -179,6 +180,9 @@ async fn go_on(
         "granted_kind",
     )?;
     let scope = Scope::from_bits(level, target.cast_unsigned());
+    if scope != applies {
+        return Ok(None);
+    }
     brake::hold(tx, scope, instance, None, now).await?;
     Ok(Some(scope))
 }
@@ -267,7 +271,8 @@ async fn save(tx: &Tx, run: &UpdateRun, seen: i64) -> Result<(), StoreError> {
 /// The most that the history of one run holds, apart from ends.
 const MAX_HISTORY: i32 = 1_000;
 
-/// Appends an event to the history of its run. When that is full, nothing but an end is: the event counts all the same.
+/// Appends an event to the history of its run. When that is full, nothing but an end is, with its own words: the event
+/// counts all the same.
 async fn append(
     tx: &Tx,
     run: &UpdateRun,
@@ -282,11 +287,13 @@ async fn append(
         .one(tx.conn())
         .await?;
     let position = last.map_or(1, |event| event.position + 1);
-    let detail = match position.cmp(&MAX_HISTORY) {
-        Ordering::Less => happening.event.detail(),
-        Ordering::Equal => "the history is full: only how the run ends is added".to_owned(),
-        Ordering::Greater if is_moved && run.state.is_final() => happening.event.detail(),
-        Ordering::Greater => return Ok(()),
+    let is_end = is_moved && run.state.is_final();
+    let detail = if is_end || position < MAX_HISTORY {
+        happening.event.detail()
+    } else if position == MAX_HISTORY {
+        "the history is full: only how the run ends is added".to_owned()
+    } else {
+        return Ok(());
     };
     let row = run_event::ActiveModel {
         tenant_id: Set(tx.tenant().uuid()),

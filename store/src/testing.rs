@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use evenkeel_pg::PrivatePostgres;
-use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection};
+use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection, DbErr};
 use tokio::sync::OnceCell;
 
+use crate::error::StoreError;
 use crate::pool::{Store, StoreOptions};
 
 static SERVER: OnceCell<Server> = OnceCell::const_new();
@@ -55,6 +56,20 @@ pub fn counting(store: &Store) -> (Store, Arc<AtomicU64>) {
         sent.fetch_add(1, Ordering::Relaxed);
     });
     (counting, count)
+}
+
+/// What a lock that others hold for too long makes of a call.
+#[must_use]
+pub fn busy() -> StoreError {
+    StoreError::Busy(DbErr::Custom(
+        "canceling statement due to lock timeout".to_owned(),
+    ))
+}
+
+/// What a database that is not there makes of a call.
+#[must_use]
+pub fn away() -> StoreError {
+    StoreError::Unreachable(DbErr::Custom("connection refused".to_owned()))
 }
 
 async fn start() -> Server {

@@ -27,6 +27,16 @@ impl Case<'_> {
             next: None,
             grant: None,
         };
+        if matches!(self.known.speaks, Protocol::Own { .. }) && run.attempt.is_none() {
+            // It is none of ours to go on with: ours waits as long as the agent that it has replaced may begin it.
+            return match run.may_begin_until.filter(|until| self.now < *until) {
+                Some(until) => Decision {
+                    next: Some(until),
+                    ..Decision::goes_on(run)
+                },
+                None => cancel(CancelCause::Withdrawn, Reason::Withdrawn { run: run.id }),
+            };
+        }
         let order = self.wanted.order.as_ref();
         if order.is_some_and(|o| o.kind == OrderKind::Cancel && run.started_at <= o.at) {
             return cancel(CancelCause::Requested, Reason::Requested { run: run.id });

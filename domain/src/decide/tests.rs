@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use chrono::{DateTime, TimeDelta};
+use uuid::Uuid;
 
 mod images;
 mod properties;
@@ -12,7 +13,7 @@ use crate::assignment::{Brake, Limits, Scope};
 use crate::id::{InstanceId, OsId, PolicyId, SingleScheduleId, SiteId};
 use crate::os::Sha256;
 use crate::policy::{PolicySpec, UpdatePolicy, Wish};
-use crate::run::RunState;
+use crate::run::{AttemptId, RunState};
 
 const NOON: Time = DateTime::from_timestamp_nanos(1_800_000_000_000_000_000);
 
@@ -111,10 +112,11 @@ fn order(kind: OrderKind, at: i64, until: i64) -> Order {
 fn open(state: RunState) -> OpenRun {
     OpenRun {
         id: RunId::nth(7),
-        attempt: None,
+        attempt: Some(AttemptId(Uuid::from_u128(7))),
         target: Some(Target::of_packages(&packages())),
         state,
         started_at: NOON - hours(1),
+        may_begin_until: None,
     }
 }
 
@@ -456,4 +458,23 @@ fn the_wish_of_an_ancestors_agent_is_frozen_while_it_works() {
         decide(&eim, &nothing, Some(&staged), NOON).act.name(),
         "cancel"
     );
+}
+
+#[test]
+fn what_a_replaced_agent_may_still_begin_is_waited_for_and_then_given_up() {
+    let wanted = wanted(vec![packages()], &[window(-1, 2), window(20, 22)], NOON);
+    let replaced = |until| OpenRun {
+        attempt: None,
+        may_begin_until: until,
+        ..open(RunState::Staged { since: NOON })
+    };
+    let until = NOON + hours(1);
+    let at = |until, now| decide(&node(), &wanted, Some(&replaced(until)), now);
+    let waits = at(Some(until), NOON);
+    assert_eq!((waits.act.name(), waits.next), ("continue", Some(until)));
+    assert_eq!(waits.grant, None, "it is no attempt of ours");
+    for over in [at(Some(until), until), at(None, NOON)] {
+        let (run, cause) = (RunId::nth(7), CancelCause::Withdrawn);
+        assert_eq!(over.act, Act::Cancel { run, cause });
+    }
 }

@@ -56,9 +56,17 @@ impl Delivered {
     /// Whether a delivered window was open, or was over for less than an hour: an update may end after its window.
     #[must_use]
     pub fn was_open(&self, now: Time) -> bool {
+        self.may_begin_until(now).is_some()
+    }
+
+    /// Until when an agent that ours has replaced may still begin, or say that it began, by what it was told; none if it
+    /// may not.
+    #[must_use]
+    pub fn may_begin_until(&self, now: Time) -> Option<Time> {
         let spans = [self.single, self.occurrence, self.past];
-        let mut spans = spans.into_iter().flatten();
-        spans.any(|(start, end)| start <= now && now - ECHO < end)
+        let open = spans.into_iter().flatten();
+        let open = open.filter(|(start, end)| *start <= now && now - ECHO < *end);
+        open.map(|(_, end)| end + ECHO).max()
     }
 
     /// The wish that was delivered, given the policy that it came from: what an update is for that nobody announced.
@@ -310,10 +318,7 @@ impl<'a> Plan<'a> {
             repeated::on_wire(&wanted.repeated)
         };
         // What is counted is said when it counts: when the node may begin, or may fetch its image.
-        let ahead = match wish.wish {
-            TargetKind::Image(_) => wanted.fetch_ahead,
-            _ => TimeDelta::zero(),
-        };
+        let ahead = ahead(&wish.wish, wanted);
         let is_told = |window: &&Window| {
             let is_repeated = repeated.iter().any(|(opener, _)| *opener == window.opener);
             let is_due = !is_counted || window.start - ahead <= now;
@@ -374,6 +379,14 @@ impl<'a> Plan<'a> {
         open.map(span)
             .or(recent)
             .or_else(|| windows().find(|window| now < window.start).map(span))
+    }
+}
+
+/// How long before its window a wish is of use to the agent: it fetches images ahead, and only images.
+pub(super) const fn ahead(wish: &TargetKind, wanted: &Wanted) -> TimeDelta {
+    match wish {
+        TargetKind::Image(_) => wanted.fetch_ahead,
+        TargetKind::Packages { .. } | TargetKind::Kernel { .. } => TimeDelta::zero(),
     }
 }
 

@@ -147,6 +147,7 @@ fn open(state: RunState) -> OpenRun {
         target: None,
         state,
         started_at: NOON,
+        may_begin_until: None,
     }
 }
 

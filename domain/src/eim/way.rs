@@ -3,11 +3,14 @@
 use chrono::TimeDelta;
 
 use crate::Time;
-use crate::decide::{NodeFacts, Wanted};
-use crate::eim::delivery::{Delivered, WORTHWHILE};
+use crate::decide::{NodeFacts, Wanted, target};
+use crate::eim::delivery::{Delivered, WORTHWHILE, ahead};
 use crate::id::{InstanceId, scatter};
 use crate::run::OpenRun;
 use crate::window::{Opener, Window};
+
+/// The least time that is worth being divided.
+const LEAST: TimeDelta = TimeDelta::minutes(10);
 
 impl Delivered {
     /// The window that the node was told and let pass: nothing began in it, and nothing has begun since.
@@ -28,7 +31,13 @@ impl Delivered {
     /// Until when a node that let a window pass lets the others go first in the one that it would get. Not in one that it
     /// was told already, and not in one that a person ordered.
     #[must_use]
-    pub fn gives_way(&self, wanted: &Wanted, instance: InstanceId, now: Time) -> Option<Time> {
+    pub fn gives_way(
+        &self,
+        (known, run): (&NodeFacts, Option<&OpenRun>),
+        wanted: &Wanted,
+        instance: InstanceId,
+        now: Time,
+    ) -> Option<Time> {
         let windows = wanted.windows_now(now);
         let mut open = windows.as_slice().iter().filter(|one| one.is_open(now));
         let is_told = self.single.is_some_and(|(_, end)| now < end);
@@ -36,21 +45,32 @@ impl Delivered {
             return None;
         }
         let window = windows.open(now).or_else(|| windows.next(now))?;
-        let until = turn(&window, instance);
+        let frozen = run.and_then(|run| run.target.clone());
+        let wish = frozen.or_else(|| target(known, wanted).ok())?;
+        let until = turn(&window, ahead(&wish.wish, wanted), instance)?;
         (now < until).then_some(until)
     }
 }
 
-/// Between a quarter and three quarters of the time in which the agent would still begin, by chance, and another chance in
-/// each window: so no order among those that give way lasts.
-fn turn(window: &Window, instance: InstanceId) -> Time {
-    let useful = (window.end - window.start - WORTHWHILE).max(TimeDelta::zero());
+/// Between a quarter and three quarters of the time in which the node can make use of its turn, by chance, and another
+/// chance in each window: so no order among those that give way lasts. What is fetched ahead has its turn ahead of the
+/// window, or it would not be there in time; the rest while the agent would still begin. None if there is too little time
+/// to be divided.
+fn turn(window: &Window, ahead: TimeDelta, instance: InstanceId) -> Option<Time> {
+    let (from, useful) = if ahead > TimeDelta::zero() {
+        (window.start - ahead, ahead)
+    } else {
+        (window.start, window.end - window.start - WORTHWHILE)
+    };
+    if useful < LEAST {
+        return None;
+    }
     let seconds = window.start.timestamp().to_le_bytes();
     let salt = seconds.iter().fold(instance.bits(), |salt, byte| {
         scatter(salt ^ u32::from(*byte))
     });
     let share = 256 + salt % 512;
-    window.start + useful / 1_024 * i32::try_from(share).unwrap_or(512)
+    Some(from + useful / 1_024 * i32::try_from(share).unwrap_or(512))
 }
 
 #[cfg(test)]
@@ -74,8 +94,8 @@ mod tests {
         let mut firsts = std::collections::BTreeSet::new();
         for night in 0..100 {
             let window = window(24 * night, 130);
-            let all = (1..=5).map(|n| (turn(&window, InstanceId::nth(n)), n));
-            let all: Vec<_> = all.collect();
+            let of = |n| turn(&window, TimeDelta::zero(), InstanceId::nth(n));
+            let all: Vec<_> = (1..=5).map(|n| (of(n).expect("it is long"), n)).collect();
             for (until, _) in &all {
                 let minutes = (*until - window.start).num_minutes();
                 assert!((29..=90).contains(&minutes), "{minutes}");
@@ -87,7 +107,22 @@ mod tests {
 
     #[test]
     fn nobody_gives_way_in_a_window_that_is_too_short_for_it() {
-        let short = window(0, 10);
-        assert_eq!(turn(&short, InstanceId::nth(1)), short.start);
+        let of = |minutes| turn(&window(0, minutes), TimeDelta::zero(), InstanceId::nth(1));
+        for minutes in [1, 10, 15, 19] {
+            assert_eq!(of(minutes), None, "{minutes}");
+        }
+        assert!(of(20).is_some());
+    }
+
+    #[test]
+    fn what_is_fetched_ahead_has_its_turn_ahead() {
+        let window = window(6, 10);
+        for n in 1..100 {
+            let until = turn(&window, TimeDelta::hours(4), InstanceId::nth(n));
+            let ahead = (window.start - until.expect("it is long")).num_minutes();
+            assert!((60..=180).contains(&ahead), "{ahead}");
+        }
+        let soon = turn(&window, TimeDelta::minutes(9), InstanceId::nth(1));
+        assert_eq!(soon, None);
     }
 }

@@ -248,6 +248,7 @@ fn run(state: RunState, now: Time) -> OpenRun {
         target: None,
         state,
         started_at: now,
+        may_begin_until: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a node says of itself.
 
+use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::condition::{self, ConditionKind};
 use evenkeel_domain::decide::Protocol;
@@ -26,6 +27,9 @@ const MAX_TEXT: usize = 4_096;
 /// The longest text of `dpkg --audit`, in bytes.
 const MAX_AUDIT: usize = 65_536;
 
+/// How the text ends that says that the list of what could be updated was cut.
+const KEPT: &str = " of them are kept";
+
 /// Takes what a node says of itself into what is known of it. The digest is the node's own: facts of a newer agent may
 /// have fields that this program does not know and would leave out.
 pub fn take(node: &mut NodeState, facts: Facts, digest: Vec<u8>, now: Time) -> Result<(), Invalid> {
@@ -36,7 +40,8 @@ pub fn take(node: &mut NodeState, facts: Facts, digest: Vec<u8>, now: Time) -> R
         _ => return Err(Invalid::new("facts_digest", "not a SHA-256 digest")),
     };
     let cut = available(node, &facts.available);
-    let is_it = |kind| kind == ConditionKind::DetailCut;
+    let is_judged = judges_cut(node);
+    let is_it = |kind| is_judged && kind == ConditionKind::DetailCut;
     condition::replace(&mut node.conditions, is_it, cut, now);
     node.facts = shown(&facts);
     node.protocol = Protocol::Own {
@@ -50,6 +55,17 @@ pub fn take(node: &mut NodeState, facts: Facts, digest: Vec<u8>, now: Time) -> R
     node.facts_digest = digest;
     in_boot(node, facts.boot_id, now);
     Ok(())
+}
+
+/// Whether facts may take back that something was cut: what they said themselves, and what was said of an update that
+/// another one has followed.
+fn judges_cut(node: &NodeState) -> bool {
+    let later = node.last_end.as_ref();
+    let later = |since: Time| later.is_some_and(|end| since + TimeDelta::seconds(1) < end.at);
+    node.conditions.iter().any(|one| {
+        let is_it = one.kind == ConditionKind::DetailCut;
+        is_it && (one.text.ends_with(KEPT) || later(one.since))
+    })
 }
 
 /// What could be updated, as many packages as are kept of it. Says so if those are not all.
@@ -80,7 +96,7 @@ fn available(
     node.os_update_available = text;
     let all = packages.len();
     (kept < all).then(|| {
-        let text = format!("{all} packages could be updated; the first {kept} of them are kept");
+        let text = format!("{all} packages could be updated; the first {kept}{KEPT}");
         (ConditionKind::DetailCut, text)
     })
 }

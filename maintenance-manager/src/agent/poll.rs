@@ -5,8 +5,8 @@ use std::time::Duration;
 use evenkeel_domain::Time;
 use evenkeel_domain::decide::{Decision, Protocol};
 use evenkeel_domain::host::Host;
-use evenkeel_domain::id::{HostId, scatter};
-use evenkeel_domain::run::{AttemptId, CancelCause, Happening, RunEvent};
+use evenkeel_domain::id::{HostId, RunId, scatter};
+use evenkeel_domain::run::{AttemptId, Happening, RunEvent};
 use evenkeel_proto::agent::{PollRequest, PollResponse};
 use evenkeel_store::decisions::{self, Reading, World};
 use evenkeel_store::nodes::{self, Machine, NodeState};
@@ -49,14 +49,17 @@ pub async fn poll(
         &answer.decision,
         now,
     );
+    let known = &answer.known.facts_digest;
+    let want_facts = !answer.has_facts && (known.is_empty() || *known != digest);
     let decision = if answer.is_lost {
         wire::forget()
+    } else if want_facts {
+        wire::facts_first(answer.open)
     } else {
         wire::decision(answer.decision)
     };
-    let known = &answer.known.facts_digest;
     Ok(PollResponse {
-        want_facts: !answer.has_facts && (known.is_empty() || *known != digest),
+        want_facts,
         want_packages: packages::are_wanted(&answer.known),
         next_poll_millis,
         now: Some(timestamp(now)),
@@ -69,6 +72,8 @@ pub async fn poll(
 struct Found {
     known: NodeState,
     decision: Decision,
+    /// The run that is open here.
+    open: Option<RunId>,
     /// The attempt that is open on the node is over or unknown here.
     is_lost: bool,
     has_facts: bool,
@@ -96,13 +101,15 @@ async fn with_news(
     scene.world.known.speaks = scene.node.protocol.clone();
     scene.world.known.provisioned = true;
     if takes_over {
-        take_over(&mut scene).await.map_err(status::store)?;
+        scene.node.delivered.last_word = Some(scene.now);
     }
+    call_off(&mut scene).await.map_err(status::store)?;
     if let Some(limit) = forgotten(&scene.world, attempt, scene.now) {
         scene.time_out(limit).await.map_err(status::store)?;
     }
     let found = Found {
         decision: scene.world.decide(scene.now),
+        open: scene.world.run.as_ref().map(|run| run.id),
         is_lost: is_lost(&scene.world, attempt),
         known: scene.node.clone(),
         has_facts,
@@ -126,6 +133,7 @@ async fn without_news(
     report::trusted(&host)?;
     let has_forgotten = forgotten(&world, attempt, now).is_some();
     if has_forgotten
+        || world.outlived(now).is_some()
         || host.status.text != status::RUNNING
         || derived::is_outdated(&known, &world, now)
     {
@@ -134,6 +142,7 @@ async fn without_news(
     manager.contacts.heard(node.tenant, known.instance, now);
     Ok(Some(Found {
         decision: world.decide(now),
+        open: world.run.as_ref().map(|run| run.id),
         is_lost: is_lost(&world, attempt),
         known,
         has_facts: false,
@@ -159,19 +168,13 @@ fn forgotten(world: &World, attempt: Option<AttemptId>, now: Time) -> Option<Tim
     run.forgotten_at().filter(|limit| *limit <= now)
 }
 
-/// Our agent speaks for the first time where one of the ancestor's did. What that one has only fetched it is not going to
-/// begin, unless its window is open; what it has begun it tells the end of ([`crate::eim`]).
-async fn take_over(scene: &mut Scene<'_>) -> Result<(), StoreError> {
-    scene.node.delivered.last_word = Some(scene.now);
-    let fetched = scene.world.run.as_ref();
-    let fetched = fetched.filter(|run| run.attempt.is_none() && run.state.is_untouched());
-    let Some(run) = fetched.map(|run| run.id) else {
+/// Our agent speaks where one of the ancestor's did. What that one has only fetched it is not going to begin, unless its
+/// window is open; what it has begun it tells the end of ([`crate::eim`]).
+async fn call_off(scene: &mut Scene<'_>) -> Result<(), StoreError> {
+    let Some((run, cause)) = scene.world.outlived(scene.now) else {
         return Ok(());
     };
-    if scene.node.delivered.was_open(scene.now) {
-        return Ok(());
-    }
-    let withdrawn = Happening::of(RunEvent::Cancelled(CancelCause::Withdrawn));
+    let withdrawn = Happening::of(RunEvent::Cancelled(cause));
     scene.bring(Subject::Run(run), &withdrawn).await?;
     scene.look_again().await
 }

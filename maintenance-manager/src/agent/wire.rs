@@ -3,6 +3,7 @@
 use chrono::{DateTime, Datelike};
 use evenkeel_domain::Time;
 use evenkeel_domain::decide::{Act, Decision, Grant, Target, TargetKind};
+use evenkeel_domain::id::RunId;
 use evenkeel_domain::invalid::Invalid;
 use evenkeel_domain::package::{FoundPackage, PackageChange, PackageResult, WantedPackage};
 use evenkeel_domain::run::{CancelCause, Evidence, Failure, FailureKind, Happening, RunEvent};
@@ -86,6 +87,22 @@ pub fn forget() -> wire::Decision {
             cause: CancelCause::Withdrawn.name().to_owned(),
         })),
         reason: "the attempt is over here, or was removed".to_owned(),
+        next: None,
+        grant: None,
+    }
+}
+
+/// Tells a node to go on with nothing new before it has said what it is now: what it is for follows from that.
+pub fn facts_first(open: Option<RunId>) -> wire::Decision {
+    let act = match open {
+        None => WireAct::Idle(wire::Idle {}),
+        Some(run) => WireAct::Continue(wire::Continue {
+            run_id: run.to_string(),
+        }),
+    };
+    wire::Decision {
+        act: Some(act),
+        reason: "what the node is now is not known here yet".to_owned(),
         next: None,
         grant: None,
     }

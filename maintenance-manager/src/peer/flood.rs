@@ -219,7 +219,7 @@ mod tests {
         let flood = flood(1, 2);
         let now = Instant::now();
         let holder = Peer::holder(TenantId::new(Uuid::nil()), "agents");
-        let guid = |n| Peer::Guid(TenantId::new(Uuid::nil()), Uuid::from_u128(n));
+        let guid = |n| holder.named(Uuid::from_u128(n));
         for n in 0..100 {
             assert!(flood.admit_known(&guid(n), now).is_none());
             flood.admit(&holder, now).expect("nothing was taken so far");

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use tonic::{Code, Status};
+use uuid::Uuid;
 
 use crate::peer::Peer;
 
@@ -20,6 +21,9 @@ const QUIET: TimeDelta = TimeDelta::minutes(1);
 /// After this time without another refusal an episode is over, whatever happened.
 const OVER: TimeDelta = TimeDelta::hours(1);
 
+/// So many of the nodes that the holder of a token says to be are told of in one episode.
+const FEW: usize = 5;
+
 /// The refusals that go on: one episode for each peer and code, or two reasons in turn would be news with each call.
 #[derive(Debug, Default)]
 pub struct Refusals(Mutex<HashMap<Peer, HashMap<Code, Episode>>>);
@@ -29,6 +33,8 @@ struct Episode {
     since: Time,
     last: Time,
     count: u64,
+    /// What it said to be, the first few of them.
+    said: Vec<Uuid>,
 }
 
 /// What to say.
@@ -36,22 +42,36 @@ struct Episode {
 enum News {
     Nothing,
     Begun,
-    Ended { count: u64 },
+    /// It says to be another one than before.
+    Another,
+    Ended {
+        count: u64,
+    },
 }
 
 impl Refusals {
-    /// Notes how a call ended, and says it if that is news.
-    pub fn note<T>(&self, peer: &Peer, call: &'static str, answer: &Result<T, Status>, now: Time) {
+    /// Notes how a call ended of a peer that says that it has a UUID or says nothing, and tells if that is news.
+    pub fn note<T>(
+        &self,
+        (peer, said): (&Peer, Option<Uuid>),
+        call: &'static str,
+        answer: &Result<T, Status>,
+        now: Time,
+    ) {
         let refused = answer.as_ref().err();
         // What went wrong on our side is not refused, and is told of where it goes wrong.
         if refused.is_some_and(|s| matches!(s.code(), Code::Internal | Code::Unavailable)) {
             return;
         }
-        match self.judge(peer, refused.map(Status::code), now) {
+        let (code, reason) = refused.map_or((Code::Ok, ""), |s| (s.code(), s.message()));
+        let guid = said.map(tracing::field::display);
+        match self.judge((peer, said), refused.map(Status::code), now) {
             News::Nothing => {}
             News::Begun => {
-                let (code, reason) = refused.map_or((Code::Ok, ""), |s| (s.code(), s.message()));
-                tracing::warn!(%peer, call, ?code, reason, "calls are refused from now on");
+                tracing::warn!(%peer, guid, call, ?code, reason, "calls are refused from now on");
+            }
+            News::Another => {
+                tracing::warn!(%peer, guid, call, ?code, reason, "calls are refused as well");
             }
             News::Ended { count } => {
                 tracing::info!(%peer, call, count, "calls are answered again");
@@ -59,17 +79,26 @@ impl Refusals {
         }
     }
 
-    fn judge(&self, peer: &Peer, refused: Option<Code>, now: Time) -> News {
+    fn judge(&self, (peer, said): (&Peer, Option<Uuid>), refused: Option<Code>, now: Time) -> News {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(code) = refused else {
-            return answered(&mut all, peer, now);
+            // Many may share a token: that one of them is answered ends nothing for the others. Only time does.
+            return match peer {
+                Peer::Holder(..) => News::Nothing,
+                Peer::Host(..) | Peer::Guid(..) | Peer::Unknown(_) => answered(&mut all, peer, now),
+            };
         };
         if let Some(episode) = all.get_mut(peer).and_then(|codes| codes.get_mut(&code))
             && now < episode.last + OVER
         {
             episode.last = now;
             episode.count += 1;
-            return News::Nothing;
+            let another = said.filter(|said| !episode.said.contains(said));
+            let Some(another) = another.filter(|_| episode.said.len() < FEW) else {
+                return News::Nothing;
+            };
+            episode.said.push(another);
+            return News::Another;
         }
         if all.len() >= MOST && !all.contains_key(peer) {
             make_room(&mut all, now);
@@ -78,6 +107,7 @@ impl Refusals {
             since: now,
             last: now,
             count: 1,
+            said: said.into_iter().collect(),
         };
         all.entry(peer.clone()).or_default().insert(code, begun);
         News::Begun
@@ -111,6 +141,7 @@ fn make_room(all: &mut HashMap<Peer, HashMap<Code, Episode>>, now: Time) {
 #[cfg(test)]
 mod tests {
     use chrono::DateTime;
+    use evenkeel_domain::tenant::TenantId;
 
     use super::*;
 
@@ -123,34 +154,40 @@ mod tests {
         let refusals = Refusals::default();
         let at = |minutes| DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes);
         let denied = Some(Code::PermissionDenied);
-        assert_eq!(refusals.judge(&peer(1), denied, at(0)), News::Begun);
+        assert_eq!(refusals.judge((&peer(1), None), denied, at(0)), News::Begun);
         for minute in 1..10_000 {
-            assert_eq!(refusals.judge(&peer(1), denied, at(minute)), News::Nothing);
+            assert_eq!(
+                refusals.judge((&peer(1), None), denied, at(minute)),
+                News::Nothing
+            );
         }
         let missing = Some(Code::NotFound);
         assert_eq!(
-            refusals.judge(&peer(1), missing, at(10_000)),
+            refusals.judge((&peer(1), None), missing, at(10_000)),
             News::Begun,
             "another reason"
         );
         assert_eq!(
-            refusals.judge(&peer(2), missing, at(10_000)),
+            refusals.judge((&peer(2), None), missing, at(10_000)),
             News::Begun,
             "another peer"
         );
         assert_eq!(
-            refusals.judge(&peer(1), None, at(10_001)),
+            refusals.judge((&peer(1), None), None, at(10_001)),
             News::Nothing,
             "not quiet yet"
         );
         assert_eq!(
-            refusals.judge(&peer(1), None, at(10_002)),
+            refusals.judge((&peer(1), None), None, at(10_002)),
             News::Ended { count: 10_001 },
             "both reasons"
         );
-        assert_eq!(refusals.judge(&peer(1), None, at(10_003)), News::Nothing);
         assert_eq!(
-            refusals.judge(&peer(2), missing, at(20_000)),
+            refusals.judge((&peer(1), None), None, at(10_003)),
+            News::Nothing
+        );
+        assert_eq!(
+            refusals.judge((&peer(2), None), missing, at(20_000)),
             News::Begun,
             "long ago"
         );
@@ -162,9 +199,32 @@ mod tests {
         let told = (0..1_000_i64).filter(|n| {
             let code = [Code::NotFound, Code::InvalidArgument][usize::from(n % 2 == 0)];
             let now = DateTime::UNIX_EPOCH + TimeDelta::seconds(*n);
-            refusals.judge(&peer(1), Some(code), now) == News::Begun
+            refusals.judge((&peer(1), None), Some(code), now) == News::Begun
         });
         assert_eq!(told.count(), 2);
+    }
+
+    /// Nodes that share a token: one is answered, the others are refused for as long as they ask.
+    #[test]
+    fn the_episode_of_a_token_that_many_share_ends_by_time_only() {
+        let refusals = Refusals::default();
+        let holder = Peer::holder(TenantId::new(Uuid::nil()), "agents");
+        let at = |minutes| DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes);
+        let missing = Some(Code::NotFound);
+        let said = |n, minutes| {
+            let who = (&holder, Some(Uuid::from_u128(n)));
+            refusals.judge(who, missing, at(minutes))
+        };
+        assert_eq!(said(1, 0), News::Begun);
+        assert_eq!(
+            refusals.judge((&holder, None), None, at(10)),
+            News::Nothing,
+            "another one was answered"
+        );
+        assert_eq!(said(1, 20), News::Nothing, "it goes on");
+        let told = (1..1_000).filter(|n| said(*n, 21) == News::Another);
+        assert_eq!(told.count(), FEW - 1, "the first few are told of");
+        assert_eq!(said(1, 90), News::Begun, "long ago");
     }
 
     #[test]
@@ -176,7 +236,7 @@ mod tests {
             let address = u32::try_from(n).expect("small").to_be_bytes();
             let peer = Peer::Unknown(Some(std::net::IpAddr::from(address)));
             assert_eq!(
-                refusals.judge(&peer, Some(Code::NotFound), now),
+                refusals.judge((&peer, None), Some(Code::NotFound), now),
                 News::Begun
             );
         }

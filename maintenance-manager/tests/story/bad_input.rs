@@ -318,6 +318,42 @@ async fn a_refused_node_that_floods_is_limited_whatever_it_calls_itself() {
     house.say(&known, sample(S::UpToDate)).await;
 }
 
+/// Any agent's token of the project may name any of its nodes.
+#[tokio::test]
+async fn who_floods_in_anothers_name_does_not_shut_its_own_agent_out() {
+    let settings = Settings {
+        flood: FloodSettings {
+            calls_per_second: 1,
+            burst: 20,
+        },
+        ..Settings::default()
+    };
+    let house = House::with(settings).await;
+    let victim = house.old_node(1).await;
+    let role = [evenkeel_auth::Role::Node(house.tenant.uuid())];
+    let say = async |agent: &str| {
+        let hour = TimeDelta::hours(1);
+        let issued = house
+            .authority
+            .issue_operator(agent, &role, hour, house.time());
+        let request = evenkeel_proto::maintmgr::PlatformUpdateStatusRequest {
+            host_guid: victim.guid.clone(),
+            update_status: Some(sample(S::UpToDate)),
+        };
+        let request = with(issued.expect("a token").token.reveal(), request);
+        house.manager.platform_update_status(request).await
+    };
+    say("its own").await.expect("an answer");
+    let mut refused = 0;
+    for _ in 0..100 {
+        refused += u32::from(say("another").await.is_err());
+    }
+    assert!(refused >= 60, "{refused}");
+    for _ in 0..10 {
+        say("its own").await.expect("it is undisturbed");
+    }
+}
+
 #[tokio::test]
 async fn who_proves_nothing_is_limited_as_well() {
     let settings = Settings {

@@ -220,6 +220,25 @@ async fn what_follows_another_update_without_a_pause_counts_for_the_same_assignm
 }
 
 #[tokio::test]
+async fn what_follows_another_update_has_one_slot_also_when_another_assignment_applies() {
+    let house = House::new().await;
+    let policy = house.wish("curl").await;
+    house.assign(Scope::Project, policy, Some(1), None).await;
+    let node = house.old_node(1).await;
+    house.window(node.host, 0, 600).await;
+    house.say(&node, sample(S::UpToDate)).await;
+    house.say(&node, sample(S::Started)).await;
+    assert_eq!(house.slots(Scope::Project).await, 1);
+    let nearer = Scope::Instance(node.instance);
+    house.assign(nearer, policy, Some(1), None).await;
+    house.say(&node, sample(S::Downloading)).await;
+    let states = house.runs(&node.as_node()).await;
+    assert_eq!(states.len(), 2, "{states:?}");
+    assert_eq!(house.slots(Scope::Project).await, 0);
+    assert_eq!(house.slots(nearer).await, 1);
+}
+
+#[tokio::test]
 async fn too_many_failures_stop_it_until_it_is_assigned_anew() {
     let house = House::new().await;
     let (nodes, policy) = ready(&house, 4, None, Some(2)).await;

@@ -1,11 +1,13 @@
 //! What is known of nodes: images, packages, boots, conditions, and leave that is given ahead.
 
+use evenkeel_domain::condition::ConditionKind;
 use evenkeel_domain::policy::{PolicySpec, Wish};
 use evenkeel_proto::agent::decision::Act;
 use evenkeel_proto::agent::target::Wish as WireWish;
 use evenkeel_proto::agent::{
     BootedImage, Facts, PollRequest, PollResponse, StaleService, WithheldCause, WithheldPackage,
 };
+use evenkeel_proto::maintmgr::UpdateStatus;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
 use evenkeel_store::{contents, policies};
 use sha2::Digest as _;
@@ -22,6 +24,33 @@ fn with_packages(text: &str) -> Facts {
         packages_digest: sha256(text).to_vec(),
         ..facts()
     }
+}
+
+#[tokio::test]
+async fn what_was_cut_of_an_old_agents_update_is_said_until_the_next_update() {
+    let house = House::new().await;
+    let old = house.old_node(1).await;
+    let policy = house.policy(&old.as_node(), "demo-hello=1.1").await;
+    let long = UpdateStatus {
+        status_detail: "x".repeat(200_000),
+        ..sample(S::Failed)
+    };
+    for said in [sample(S::UpToDate), sample(S::Started), long] {
+        house.say(&old, said).await;
+    }
+    let cut = [ConditionKind::DetailCut];
+    assert_eq!(house.conditions(old.instance).await, cut);
+    let node = house.takes_over(&old).await;
+    for _ in 0..2 {
+        house.pass(1);
+        house.tell(&node, facts()).await;
+        assert_eq!(house.conditions(old.instance).await, cut);
+    }
+    house.pass(1);
+    let events = [(1, downloading()), (2, finished())];
+    house.report(&node, 1, policy, &events).await;
+    house.tell(&node, facts()).await;
+    assert_eq!(house.conditions(old.instance).await, []);
 }
 
 const LIST: &str = r#"{"repo":[{"name":"apt","version":"2.6.1","architecture":"amd64"}]}"#;

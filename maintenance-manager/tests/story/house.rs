@@ -264,23 +264,26 @@ impl House {
         self.clock.advance(TimeDelta::minutes(minutes));
     }
 
+    /// A poll of a node that is as it said last.
     pub async fn poll(&self, node: &TestNode) -> PollResponse {
-        let request = PollRequest::default();
-        let answer = self.manager.poll(with(&node.credential, request)).await;
-        answer.expect("an answer").into_inner()
+        let request = PollRequest {
+            facts_digest: self.known(node).await.facts_digest,
+            ..PollRequest::default()
+        };
+        self.ask(node, request).await
     }
 
     /// A poll of a node that holds an attempt.
     pub async fn poll_with(&self, node: &TestNode, attempt: u128) -> PollResponse {
         let request = PollRequest {
+            facts_digest: self.known(node).await.facts_digest,
             attempt: Some(Attempt {
                 id: Uuid::from_u128(attempt).to_string(),
                 last_sequence: 2,
             }),
             ..PollRequest::default()
         };
-        let answer = self.manager.poll(with(&node.credential, request)).await;
-        answer.expect("an answer").into_inner()
+        self.ask(node, request).await
     }
 
     pub async fn tell(&self, node: &TestNode, facts: Facts) -> PollResponse {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use evenkeel_kit::Lifecycle;
 use evenkeel_kit::clock::Clock;
 use evenkeel_maintenance_manager::{Housekeeping, Settings, SilenceWatch, Swept, Tracker};
+use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use evenkeel_proto::agent::{Facts, PollRequest};
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
 use evenkeel_store::nodes;
@@ -15,7 +16,7 @@ use futures_util::future::join_all;
 use tonic::Code;
 
 use crate::fleet::sample;
-use crate::house::{House, downloading, facts, finished};
+use crate::house::{House, downloading, facts, finished, with};
 
 impl House {
     async fn sweep(&self, settings: Settings) -> Swept {
@@ -98,9 +99,42 @@ async fn the_tracker_locks_no_node_whose_run_has_time() {
     nodes::lock(&busy, node.host).await.expect("a lock");
     assert_eq!(tracker.pass().await.expect("nothing is due"), 0);
     house.pass(24 * 60);
-    tracker.pass().await.expect_err("it is due, and locked");
+    assert_eq!(tracker.pass().await.expect("a pass"), 0, "it is locked");
     drop(busy);
     assert_eq!(tracker.pass().await.expect("a pass"), 1);
+}
+
+#[tokio::test]
+async fn a_node_that_is_locked_holds_up_no_run_but_its_own() {
+    let house = House::new().await;
+    let (one, other) = (house.nth_node(1).await, house.nth_node(2).await);
+    for node in [&one, &other] {
+        let policy = house.policy(node, "demo-hello=1.1").await;
+        let begun = [(1, downloading()), (2, crate::house::began())];
+        house.report(node, 1, policy, &begun).await;
+        house.pass(1);
+    }
+    house.pass(25 * 60);
+    let (away, impatient) = house.impatient_replica().await;
+    let clock = Arc::clone(&house.clock) as Arc<dyn Clock>;
+    let tracker = Tracker::new(impatient.clone(), clock, &Settings::default());
+    let busy = house.tx().await;
+    nodes::lock(&busy, one.host).await.expect("a lock");
+    assert_eq!(tracker.pass().await.expect("a pass"), 1);
+    assert_eq!(house.runs(&other).await[0].state.name(), "abandoned");
+    assert_eq!(house.runs(&one).await[0].state.name(), "applying");
+    // A call of the node waits in vain as well, which says nothing about the database.
+    let request = PollRequest {
+        facts: Some(facts()),
+        ..PollRequest::default()
+    };
+    let refused = away.poll(with(&one.credential, request)).await;
+    let refused = refused.expect_err("it is locked");
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().contains("busy"), "{}", refused.message());
+    drop(busy);
+    impatient.close().await;
+    tracker.pass().await.expect_err("the database is away");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use evenkeel_domain::id::{InstanceId, RunId};
 use evenkeel_domain::run::{AttemptId, RecordedEvent, UpdateRun};
-use sea_orm::{ColumnTrait, QueryFilter, QueryOrder};
+use sea_orm::{ColumnTrait, QueryFilter, QueryOrder, QuerySelect};
 
 use super::convert;
 use crate::error::{Conflict, StoreError};
@@ -47,6 +47,22 @@ pub async fn find_attempt(
         .scope::<Entity>()
         .filter(Column::InstanceId.eq(instance.bits().cast_signed()))
         .filter(Column::Attempt.eq(attempt.0))
+        .one(tx.conn())
+        .await?;
+    found.map(UpdateRun::try_from).transpose()
+}
+
+/// The run of an instance that was opened last of those whose agent makes no attempts.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn find_sampled(tx: &Tx, instance: InstanceId) -> Result<Option<UpdateRun>, StoreError> {
+    let found = tx
+        .scope::<Entity>()
+        .filter(Column::InstanceId.eq(instance.bits().cast_signed()))
+        .filter(Column::Attempt.is_null())
+        .order_by_desc(Column::StartedAt)
+        .limit(1)
         .one(tx.conn())
         .await?;
     found.map(UpdateRun::try_from).transpose()

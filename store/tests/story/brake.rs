@@ -1,5 +1,7 @@
 //! The brake of assignments: never one too many, whoever asks at the same time.
 
+use std::time::Duration;
+
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Limits, Scope};
@@ -132,6 +134,34 @@ async fn set_limit(store: &Store, fleet: &Fleet, limit: u32) {
         .await
         .expect("assigned");
     tx.commit().await.expect("committed");
+}
+
+/// One node that is in everybody's way is no database that is away.
+#[tokio::test]
+async fn what_others_hold_for_too_long_is_told_from_a_database_that_is_away() {
+    let url = fresh_database().await;
+    let (soon, late) = (Duration::from_millis(100), Duration::from_secs(30));
+    let store = Store::connect(&url, StoreOptions::default()).await;
+    let store = store.expect("the database");
+    let tenant = project(&store, "ours").await;
+    let (host, _) = node(&store, tenant, 1).await;
+    let busy = store.tenant(tenant).await.expect("a transaction");
+    nodes::lock(&busy, host.id).await.expect("a lock");
+    for (lock_timeout, statement_timeout) in [(soon, late), (late, soon)] {
+        let options = StoreOptions {
+            lock_timeout,
+            statement_timeout,
+            ..StoreOptions::default()
+        };
+        let other = Store::connect(&url, options).await.expect("the database");
+        let tx = other.tenant(tenant).await.expect("a transaction");
+        let refused = nodes::lock(&tx, host.id).await;
+        assert!(matches!(refused, Err(StoreError::Busy(_))), "{refused:?}");
+        drop(tx);
+        other.close().await;
+        let away = other.tenant(tenant).await;
+        assert!(matches!(away, Err(StoreError::Unreachable(_))), "{away:?}");
+    }
 }
 
 /// Two processes on one database, twenty nodes that ask at once.

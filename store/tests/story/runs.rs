@@ -13,6 +13,7 @@ use evenkeel_store::{contacts, policies, schedules};
 use futures_util::future::join_all;
 use uuid::Uuid;
 
+use crate::brake::broken;
 use crate::house::{NOON, assign, attempt, latest, node, numbered, project, spoke, window, world};
 
 #[tokio::test]
@@ -71,6 +72,34 @@ async fn a_run_is_moved_and_its_history_kept() {
             "4 finished->succeeded"
         ]
     );
+}
+
+/// The thousandth entry says that no more is kept, unless it is the end itself.
+#[tokio::test]
+async fn the_end_of_a_run_keeps_its_words_wherever_it_stands_in_the_history() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let patience = Patience::default();
+    for end in [3, 1_000] {
+        let (_, instance) = node(&store, tenant, u128::from(end)).await;
+        let tx = store.tenant(tenant).await.expect("a transaction");
+        let first = numbered(RunEvent::Downloading, 1);
+        let subject = attempt(&instance, u128::from(end));
+        let opened = runs::advance(&tx, subject, &first, &patience, NOON).await;
+        let run = opened.expect("opened").id;
+        for number in 2..end {
+            let same = numbered(RunEvent::Downloading, number);
+            let told = runs::advance(&tx, Subject::Run(run), &same, &patience, NOON).await;
+            told.expect("it counts");
+        }
+        let failed = numbered(broken(), end);
+        let ended = runs::advance(&tx, Subject::Run(run), &failed, &patience, NOON).await;
+        assert_eq!(ended.expect("ended").state.name(), "failed");
+        let told = runs::events(&tx, run).await.expect("a history");
+        let last = told.last().expect("an end");
+        assert_eq!((last.position, last.event.as_str()), (end, "failed"));
+        assert!(last.detail.contains("a script failed"), "{}", last.detail);
+    }
 }
 
 #[tokio::test]

@@ -300,4 +300,15 @@ impl Book {
             !is_other && paused.held.must_hold(between)
         })
     }
+
+    /// A pause that held a node back through a whole stretch, because every policy that may have been wished for in it was
+    /// paused: whichever applied was.
+    pub fn pause_of_all(&self, between: Span) -> Option<&Paused> {
+        let wishes = self.wishes.iter();
+        let mut wishes = wishes.filter(|wished| wished.held.may_hold(between));
+        let held = wishes.try_fold(None, |_, wished| {
+            self.pause(Some(&wished.policy), between).map(Some)
+        });
+        held.flatten()
+    }
 }

@@ -58,7 +58,10 @@ impl Node {
         let mut wanted = self.wanted.clone();
         let passed = self.delivered.passed(&self.known, self.open.as_ref(), now);
         let me = InstanceId::nth(1);
-        let behind = passed.and_then(|_| self.delivered.gives_way(&wanted, me, now));
+        let behind = passed.and_then(|_| {
+            let node = (&self.known, self.open.as_ref());
+            self.delivered.gives_way(node, &wanted, me, now)
+        });
         for assigned in &mut wanted.policies {
             assigned.brake.behind = behind;
         }

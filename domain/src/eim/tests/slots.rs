@@ -69,6 +69,35 @@ fn who_let_a_window_pass_lets_the_others_go_first_in_the_next() {
     assert_eq!(node.poll(opening + minutes + TICK).single, answer.single);
 }
 
+/// The agent fails if the image is not there when its window opens.
+#[test]
+fn who_gives_way_still_fetches_its_image_ahead() {
+    let mut node = Node::image(&[window(8, 9), window(32, 33)]).limited(1, 0, false);
+    assert!(node.poll(NOON + hours(2)).wants_slot());
+    for hour in [9, 20] {
+        assert!(!node.poll(NOON + hours(hour)).wants_slot());
+    }
+    let answer = node.poll(NOON + hours(26));
+    assert_eq!((answer.single, answer.wants_slot()), (None, false));
+    let answer = node.poll(NOON + hours(31));
+    assert_eq!(answer.single, Some(span(32, 33)), "an hour before it opens");
+    assert!(answer.wants_slot() && answer.image.is_some());
+}
+
+#[test]
+fn nobody_gives_way_where_next_to_no_time_is_left() {
+    let minutes = |from: TimeDelta| Window {
+        start: NOON + from,
+        end: NOON + from + TimeDelta::minutes(15),
+        ..window(0, 1)
+    };
+    let windows = [minutes(hours(0)), minutes(hours(24))];
+    let mut node = Node::packages(&windows).limited(1, 0, false);
+    assert!(node.poll(NOON).wants_slot());
+    assert!(!node.poll(NOON + hours(1)).wants_slot());
+    assert!(node.poll(NOON + hours(24)).wants_slot());
+}
+
 #[test]
 fn who_began_anything_or_is_ordered_does_not_give_way() {
     let windows = [window(0, 2), window(24, 26)];

@@ -66,6 +66,7 @@ fn fault(told: &Delivered, answer: Span, book: &Book) -> Option<String> {
         Some("nobody wished for anything".to_owned())
     } else {
         let held = book.pause(None, answer);
+        let held = held.or_else(|| book.pause_of_all(answer));
         held.map(|pause| format!("in a pause of {}", pause.scope))
     }
 }

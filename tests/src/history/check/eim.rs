@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 
+use evenkeel_simulator::clock::Time;
 use evenkeel_simulator::truth::{Change, EimTruth, End, Said};
 
 use super::delivery::windows;
@@ -108,8 +109,9 @@ fn targets(findings: &mut Findings<'_>, truth: &EimTruth, runs: &[&Run], book: &
         let (asked, answered) = told.first;
         // What was frozen into a run is told again, whatever is wished for meanwhile.
         let is_frozen = runs.iter().any(|run| {
-            run.opened().is_some_and(|opened| opened <= answered)
-                && run.over().is_none_or(|over| asked <= over)
+            let is_over = run.over().is_some_and(|over| over < asked);
+            let opened = run.opened().filter(|opened| *opened <= answered);
+            opened.is_some_and(|opened| !is_over && frozen(truth, &change, opened, book))
         });
         if !is_frozen && !book.may_change(None, &change, (asked, answered)) {
             let found = format!("{change:?} was told at {answered}");
@@ -126,6 +128,16 @@ fn targets(findings: &mut Findings<'_>, truth: &EimTruth, runs: &[&Run], book: &
             findings.add(Rule::TargetIsFrozen, found);
         }
     }
+}
+
+/// Whether an image may have been frozen into a run that was opened at an instant: the node had been told it last, or it
+/// may have been wished for since then, in an answer that was lost on its way.
+fn frozen(truth: &EimTruth, change: &Change, opened: Time, book: &Book) -> bool {
+    let mut before = truth.targets.iter().rev();
+    let last = before.find(|told| told.first.1 <= opened);
+    let is_last = last.is_some_and(|last| last.image == change.to);
+    let since = last.map_or(Time::MIN_UTC, |last| last.last.0.min(opened));
+    is_last || book.may_change(None, change, (since, opened))
 }
 
 /// Reads a run by the samples that were on their way when its entries were made.

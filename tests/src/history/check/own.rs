@@ -216,11 +216,8 @@ impl Case<'_> {
     fn ahead(&self, between: Span, windows: &[Span], expires: Time) -> Option<String> {
         let (book, node, given) = (self.book, self.began.node, between.1);
         let is_inside = |(start, end): &&Span| *start <= node && node < *end;
-        // The last window ends with the leave.
-        let is_made = |window: &Span| {
-            let is_cut = window.1 == expires;
-            book.has_window(between, *window) || book.ordered(between, *window) || is_cut
-        };
+        // The last window ends with the leave. What was ordered is never granted ahead.
+        let is_made = |window: &Span| book.has_window(between, *window) || window.1 == expires;
         if expires <= node || !windows.iter().any(|window| is_inside(&window)) {
             Some(format!("leave for {windows:?} until {expires}"))
         } else if !windows.iter().all(is_made) {

@@ -42,6 +42,34 @@ fn a_window_that_is_still_told_in_a_pause_is_found() {
 }
 
 #[test]
+fn a_window_that_is_told_while_all_that_may_be_wished_for_is_paused_is_found() {
+    let held = || Held::since(step(110, 111));
+    let mut paused = book();
+    paused.pauses.push(Paused {
+        scope: POLICY.into(),
+        held: held(),
+    });
+    assert_eq!(broken(&truth(), &paused), []);
+    assert_eq!(broken(&still_told(), &paused), [Rule::NoBeginWithoutLeave]);
+    let other = "osupdatepolicy-00000002";
+    paused.wishes.push(Wished {
+        scope: "project".into(),
+        policy: other.into(),
+        held: Held::since(step(6, 7)),
+    });
+    assert_eq!(
+        broken(&still_told(), &paused),
+        [],
+        "the other one may apply"
+    );
+    paused.pauses.push(Paused {
+        scope: other.into(),
+        held: held(),
+    });
+    assert_eq!(broken(&still_told(), &paused), [Rule::NoBeginWithoutLeave]);
+}
+
+#[test]
 fn a_window_that_is_still_told_after_it_was_taken_back_is_found() {
     let mut closed = book();
     closed.windows[0].held.gone = Some(step(110, 111));

@@ -130,6 +130,34 @@ fn the_ancestors_agent_is_told_one_image_until_the_end() {
 }
 
 #[test]
+fn only_what_was_frozen_is_told_until_the_end_whatever_is_wished_for() {
+    let mut book = aiming(Aim::Image("3.0.2".into()));
+    book.wishes[0].held.gone = Some(step(95, 96));
+    let late = told(&[(2, 1, (104, 110))]);
+    assert_eq!(eim(&late, &book), [], "the answer before was lost");
+    let unwished = told(&[(3, 1, (104, 110))]);
+    assert_eq!(eim(&unwished, &book), [Rule::NoImageUnwished]);
+    let changed = told(&[(2, 1, (20, 90)), (3, 1, (104, 110))]);
+    assert_eq!(eim(&changed, &book), [Rule::NoImageUnwished]);
+    let back = told(&[(2, 1, (20, 30)), (3, 1, (40, 90)), (2, 1, (104, 110))]);
+    let mut earlier = book.clone();
+    earlier.wishes[0].held.gone = Some(step(35, 36));
+    let other = "osupdatepolicy-00000002".to_owned();
+    let third = Aim::Image("3.0.3".into());
+    earlier.aims.insert(other.clone(), third);
+    earlier.wishes.push(Wished {
+        scope: "project".into(),
+        policy: other,
+        held: Held::since(step(35, 36)),
+    });
+    assert_eq!(
+        eim(&back, &earlier),
+        [Rule::NoImageUnwished],
+        "another one had been told since"
+    );
+}
+
+#[test]
 fn a_window_without_an_image_is_found() {
     let mut empty = told(&[]);
     empty.delivered[0].is_empty = true;

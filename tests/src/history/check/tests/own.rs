@@ -294,6 +294,25 @@ fn leave_from_before_that_was_given_after_a_cancellation_is_found() {
 }
 
 #[test]
+fn an_order_that_was_granted_ahead_is_found() {
+    let mut ordered = book();
+    ordered.windows = vec![order(60, None)];
+    let ahead = Attempt {
+        leave: Some(Leave::Ahead {
+            asked: at(70),
+            given: at(70),
+            windows: vec![(at(60), at(200))],
+            expires: at(300),
+        }),
+        ..attempt()
+    };
+    let judged = |book: &Book| broken(vec![ahead.clone()], &[record()], book);
+    assert_eq!(judged(&ordered), [Rule::NoBeginWithoutLeave]);
+    ordered.windows[0].is_order = false;
+    assert_eq!(judged(&ordered), [], "a schedule is");
+}
+
+#[test]
 fn leave_by_an_order_that_was_replaced_is_found() {
     let mut ordered = book();
     ordered.windows = vec![order(60, None)];
