@@ -6,10 +6,12 @@ use chrono::TimeDelta;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::condition::{self, ConditionKind};
 use evenkeel_domain::decide::{Act, Protocol, Reason};
-use evenkeel_domain::eim::{self, Answer, Asked, Before, Sample, SampleKind};
+use evenkeel_domain::eim::{self, Answer, Asked, Before, Proof, Sample, SampleKind};
 use evenkeel_domain::id::RunId;
 use evenkeel_domain::os::Image;
-use evenkeel_domain::run::{AbandonCause, CancelCause, Happening, RunEvent, RunState, UpdateRun};
+use evenkeel_domain::run::{
+    AbandonCause, CancelCause, Happening, OpenRun, RunEvent, RunState, UpdateRun,
+};
 use evenkeel_domain::status::Status as Shown;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService;
 use evenkeel_proto::maintmgr::{
@@ -94,14 +96,7 @@ async fn take(scene: &mut Scene<'_>, sample: &Sample) -> Result<(), StoreError> 
     scene.world.known.speaks = Protocol::Eim;
     scene.world.known.provisioned = true;
     let open = scene.world.run.as_ref().and_then(UpdateRun::as_open);
-    let before = Before {
-        seen: scene.node.seen.as_ref(),
-        delivered: &scene.node.delivered,
-        open: open.as_ref(),
-        known: &scene.world.known,
-        images: &scene.world.wanted.images,
-    };
-    let mut proof = eim::evidence(&before, sample, scene.now);
+    let mut proof = evidence(scene, open.as_ref(), sample);
     let ended = open.is_some() || !proof.events.is_empty();
     let before = open.filter(|run| run.attempt.is_none()).map(|run| run.id);
     for happening in &proof.events {
@@ -131,6 +126,18 @@ async fn take(scene: &mut Scene<'_>, sample: &Sample) -> Result<(), StoreError> 
     Ok(())
 }
 
+/// What a sample proves of the run that is open on the node.
+fn evidence(scene: &Scene<'_>, open: Option<&OpenRun>, sample: &Sample) -> Proof {
+    let before = Before {
+        seen: scene.node.seen.as_ref(),
+        delivered: &scene.node.delivered,
+        open,
+        known: &scene.world.known,
+        images: &scene.world.wanted.images,
+    };
+    eim::evidence(&before, sample, scene.now)
+}
+
 /// The node was brought to an image. The outcome is kept also if somebody has taken the image from the catalogue.
 async fn reached(
     scene: &mut Scene<'_>,
@@ -155,14 +162,7 @@ async fn reached(
 async fn outlive(mut scene: Scene<'_>, sample: &Sample) -> Result<(), StoreError> {
     let open = scene.world.run.as_ref().and_then(UpdateRun::as_open);
     let open = open.filter(|run| run.attempt.is_none());
-    let before = Before {
-        seen: scene.node.seen.as_ref(),
-        delivered: &scene.node.delivered,
-        open: open.as_ref(),
-        known: &scene.world.known,
-        images: &scene.world.wanted.images,
-    };
-    let proof = eim::evidence(&before, sample, scene.now);
+    let proof = evidence(&scene, open.as_ref(), sample);
     for happening in &proof.events {
         let run = scene.world.run.as_ref();
         let run = match run.filter(|run| run.attempt.is_none()) {
