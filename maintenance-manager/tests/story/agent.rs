@@ -128,12 +128,7 @@ async fn a_schedule_that_ends_before_anything_began_leaves_no_run() {
 #[tokio::test]
 async fn what_was_downloaded_for_a_window_that_passed_ends_as_one_cancelled_run() {
     let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
-    house.window(node.host, 10, 20).await;
-    house
-        .report(&node, 1, policy, &[(1, downloading()), (2, downloaded())])
-        .await;
+    let (node, policy) = house.node_that_waits().await;
     house.pass(30);
     assert_eq!(act(&house.poll(&node).await), "cancel");
     let cancelled = News::Cancelled(Cancelled {
@@ -157,12 +152,7 @@ async fn what_was_downloaded_for_a_window_that_passed_ends_as_one_cancelled_run(
 #[tokio::test]
 async fn an_attempt_that_was_called_off_meanwhile_is_given_up_and_the_next_one_begins() {
     let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
-    house.window(node.host, 10, 20).await;
-    house
-        .report(&node, 1, policy, &[(1, downloading()), (2, downloaded())])
-        .await;
+    let (node, policy) = house.node_that_waits().await;
     house.pass(8 * 24 * 60);
     assert_eq!(house.track().await, 1);
     house.window(node.host, 1, 60).await;

@@ -1,5 +1,7 @@
 //! Everything that a node can send: the code of the reference, and nothing lost for the others.
 
+use std::time::Instant;
+
 use chrono::TimeDelta;
 use evenkeel_maintenance_manager::{FloodSettings, Settings};
 use evenkeel_proto::agent::agent_service_server::AgentService;
@@ -287,9 +289,8 @@ async fn a_node_of_another_project_is_nobody_here() {
     }
 }
 
-/// A caller that names somebody else with each call would have a new allowance with each.
-#[tokio::test]
-async fn a_refused_node_that_floods_is_limited_whatever_it_calls_itself() {
+/// A house that answers a caller twenty times, and then once a second.
+async fn house_of_few_calls() -> House {
     let settings = Settings {
         flood: FloodSettings {
             calls_per_second: 1,
@@ -297,10 +298,21 @@ async fn a_refused_node_that_floods_is_limited_whatever_it_calls_itself() {
         },
         ..Settings::default()
     };
-    let house = House::with(settings).await;
+    House::with(settings).await
+}
+
+/// How many calls of one caller such a house answers since an instant, however slow the machine is.
+fn few_calls_since(begun: Instant) -> usize {
+    20 + usize::try_from(begun.elapsed().as_secs()).expect("a short time") + 1
+}
+
+/// A caller that names somebody else with each call would have a new allowance with each.
+#[tokio::test]
+async fn a_refused_node_that_floods_is_limited_whatever_it_calls_itself() {
+    let house = house_of_few_calls().await;
     let known = house.old_node(1).await;
     house.say(&known, sample(S::UpToDate)).await;
-    let mut codes = Vec::new();
+    let (begun, mut codes) = (Instant::now(), Vec::new());
     for n in 0..100 {
         let guid = match n % 10 {
             0 => format!("nobody {n}"),
@@ -309,10 +321,10 @@ async fn a_refused_node_that_floods_is_limited_whatever_it_calls_itself() {
         let answer = house.say_at(&house.manager, &guid, sample(S::UpToDate));
         codes.push(answer.await.expect_err("nobody").code());
     }
-    let flooding = codes
+    let heard = codes
         .iter()
-        .filter(|code| **code == Code::ResourceExhausted);
-    assert!(flooding.count() >= 60, "{codes:?}");
+        .filter(|code| **code != Code::ResourceExhausted);
+    assert!(heard.count() <= few_calls_since(begun), "{codes:?}");
     assert!(codes.contains(&Code::NotFound), "{codes:?}");
     // One that there is, with the very same token, is undisturbed.
     house.say(&known, sample(S::UpToDate)).await;
@@ -321,14 +333,7 @@ async fn a_refused_node_that_floods_is_limited_whatever_it_calls_itself() {
 /// Any agent's token of the project may name any of its nodes.
 #[tokio::test]
 async fn who_floods_in_anothers_name_does_not_shut_its_own_agent_out() {
-    let settings = Settings {
-        flood: FloodSettings {
-            calls_per_second: 1,
-            burst: 20,
-        },
-        ..Settings::default()
-    };
-    let house = House::with(settings).await;
+    let house = house_of_few_calls().await;
     let victim = house.old_node(1).await;
     let role = [evenkeel_auth::Role::Node(house.tenant.uuid())];
     let say = async |agent: &str| {
@@ -344,11 +349,11 @@ async fn who_floods_in_anothers_name_does_not_shut_its_own_agent_out() {
         house.manager.platform_update_status(request).await
     };
     say("its own").await.expect("an answer");
-    let mut refused = 0;
+    let (begun, mut heard) = (Instant::now(), 0);
     for _ in 0..100 {
-        refused += u32::from(say("another").await.is_err());
+        heard += usize::from(say("another").await.is_ok());
     }
-    assert!(refused >= 60, "{refused}");
+    assert!(heard <= few_calls_since(begun), "{heard}");
     for _ in 0..10 {
         say("its own").await.expect("it is undisturbed");
     }
@@ -356,36 +361,27 @@ async fn who_floods_in_anothers_name_does_not_shut_its_own_agent_out() {
 
 #[tokio::test]
 async fn who_proves_nothing_is_limited_as_well() {
-    let settings = Settings {
-        flood: FloodSettings {
-            calls_per_second: 1,
-            burst: 20,
-        },
-        ..Settings::default()
-    };
-    let house = House::with(settings).await;
+    let house = house_of_few_calls().await;
     let node = house.node().await;
     let call = || house.manager.poll(with("forged", PollRequest::default()));
+    let begun = Instant::now();
     let answers = join_all((0..100).map(|_| call())).await;
-    let codes: Vec<_> = answers
+    let codes = answers
         .into_iter()
-        .map(|answer| answer.expect_err("forged").code())
-        .collect();
-    assert_eq!(codes[0], Code::Unauthenticated);
-    assert_eq!(codes[99], Code::ResourceExhausted);
+        .map(|answer| answer.expect_err("forged").code());
+    let (flooding, heard): (Vec<_>, Vec<_>) =
+        codes.partition(|code| *code == Code::ResourceExhausted);
+    assert!(
+        heard.iter().all(|code| *code == Code::Unauthenticated),
+        "{heard:?}"
+    );
+    assert!(heard.len() <= few_calls_since(begun), "{flooding:?}");
     assert_eq!(act(&house.poll(&node).await), "idle");
 }
 
 #[tokio::test]
 async fn a_flood_from_one_node_is_limited_and_the_rest_is_undisturbed() {
-    let settings = Settings {
-        flood: FloodSettings {
-            calls_per_second: 1,
-            burst: 20,
-        },
-        ..Settings::default()
-    };
-    let house = House::with(settings).await;
+    let house = house_of_few_calls().await;
     let (loud, quiet, old) = (
         house.nth_node(1).await,
         house.nth_node(2).await,
@@ -396,19 +392,21 @@ async fn a_flood_from_one_node_is_limited_and_the_rest_is_undisturbed() {
             .manager
             .poll(with(&loud.credential, PollRequest::default()))
     };
+    let begun = Instant::now();
     let answers = join_all((0..100).map(|_| poll())).await;
     let refused = answers.iter().filter_map(|answer| answer.as_ref().err());
     let codes: Vec<_> = refused.map(tonic::Status::code).collect();
-    assert!(codes.len() >= 60, "{} were refused", codes.len());
+    assert!(100 - codes.len() <= few_calls_since(begun), "{codes:?}");
     let flooding = |code: &Code| *code == Code::ResourceExhausted;
     assert!(codes.iter().all(flooding), "{codes:?}");
     assert_eq!(act(&house.poll(&quiet).await), "idle");
     house.say(&old, sample(S::UpToDate)).await;
 
+    let begun = Instant::now();
     let says = (0..100).map(|_| house.say_at(&house.manager, &old.guid, sample(S::UpToDate)));
     let refused = join_all(says).await.into_iter().filter_map(Result::err);
     let codes: Vec<_> = refused.map(|status| status.code()).collect();
-    assert!(codes.len() >= 60, "{} were refused", codes.len());
+    assert!(100 - codes.len() <= few_calls_since(begun), "{codes:?}");
     assert!(codes.iter().all(flooding), "{codes:?}");
     assert_eq!(act(&house.poll(&quiet).await), "idle");
 }

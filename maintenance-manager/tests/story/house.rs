@@ -207,6 +207,16 @@ impl House {
         policy
     }
 
+    /// A node that has fetched the first attempt at what it is to begin between the tenth and the twentieth minute.
+    pub async fn node_that_waits(&self) -> (TestNode, PolicyId) {
+        let node = self.node().await;
+        let policy = self.policy(&node, "demo-hello=1.1").await;
+        self.window(node.host, 10, 20).await;
+        let events = [(1, downloading()), (2, downloaded())];
+        self.report(&node, 1, policy, &events).await;
+        (node, policy)
+    }
+
     pub async fn assign(
         &self,
         scope: Scope,

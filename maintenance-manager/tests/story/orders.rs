@@ -123,12 +123,7 @@ async fn what_one_of_the_ancestors_nodes_has_fetched_is_given_up_when_it_cannot_
 #[tokio::test]
 async fn what_waits_on_a_node_that_is_away_is_given_up_when_its_leave_is_over() {
     let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
-    house.window(node.host, 10, 20).await;
-    house
-        .report(&node, 1, policy, &[(1, downloading()), (2, downloaded())])
-        .await;
+    let (node, _) = house.node_that_waits().await;
     house.pass(30);
     assert_eq!(house.track().await, 0);
     house.pass(8 * 24 * 60);
@@ -139,12 +134,7 @@ async fn what_waits_on_a_node_that_is_away_is_given_up_when_its_leave_is_over() 
 #[tokio::test]
 async fn what_a_node_did_by_leave_given_ahead_is_recorded_when_it_comes_back() {
     let house = House::new().await;
-    let node = house.node().await;
-    let policy = house.policy(&node, "demo-hello=1.1").await;
-    house.window(node.host, 10, 20).await;
-    house
-        .report(&node, 1, policy, &[(1, downloading()), (2, downloaded())])
-        .await;
+    let (node, policy) = house.node_that_waits().await;
     house.pass(24 * 60);
     assert_eq!(house.track().await, 0);
     house

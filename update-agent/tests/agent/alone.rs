@@ -148,10 +148,8 @@ async fn the_same_agent_begins_without_a_restart_too() {
     assert_eq!(node.system.listing(), NEW);
 }
 
-#[tokio::test]
-async fn a_server_that_can_be_reached_is_asked_and_decides() {
-    let node = left_alone("latest").await;
-    node.clock.advance(hours(2));
+/// The server is back, and refuses.
+async fn is_refused(node: &Node) {
     {
         let mut server = node.server();
         server.presence = Presence::Here;
@@ -160,6 +158,13 @@ async fn a_server_that_can_be_reached_is_asked_and_decides() {
     }
     node.run_once().await.unwrap();
     assert_eq!(node.server().begins, 1);
+}
+
+#[tokio::test]
+async fn a_server_that_can_be_reached_is_asked_and_decides() {
+    let node = left_alone("latest").await;
+    node.clock.advance(hours(2));
+    is_refused(&node).await;
     assert_eq!(node.system.listing(), OLD);
 }
 
@@ -220,14 +225,7 @@ async fn what_needs_no_fetching_begins_by_its_grant_as_well() {
 async fn a_refusal_takes_back_what_was_given_ahead() {
     let node = left_alone("latest").await;
     node.clock.advance(hours(2));
-    {
-        let mut server = node.server();
-        server.presence = Presence::Here;
-        server.open = true;
-        server.refuse = true;
-    }
-    node.run_once().await.unwrap();
-    assert_eq!(node.server().begins, 1);
+    is_refused(&node).await;
     node.server().presence = Presence::Away;
     in_vain(&node).await;
     assert_eq!(node.system.listing(), OLD);
