@@ -17,23 +17,43 @@ impl PrivatePostgres {
     /// One per test process is meant; keep it in a static. A static is never dropped, and a killed process drops
     /// nothing: Postgres ends with the process all the same, and its files are swept by the next such start.
     pub async fn throwaway() -> Result<Self, Error> {
-        let uid = rustix::process::geteuid().as_raw();
-        Self::throwaway_in(std::env::temp_dir().join(format!("evenkeel-tests-{uid}"))).await
+        Self::thrown_away(usual_parent(), Vec::new()).await
+    }
+
+    /// Like [`PrivatePostgres::throwaway`], with settings of Postgres by name and value. Those of tests suit short lives:
+    /// who works on one database for long wants its statistics kept, with an `autovacuum_naptime` of seconds.
+    pub async fn throwaway_with(settings: &[(&str, &str)]) -> Result<Self, Error> {
+        let settings = settings.iter();
+        let settings = settings.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Self::thrown_away(usual_parent(), settings.collect()).await
     }
 
     /// Like [`PrivatePostgres::throwaway`], with its files below `parent`.
     pub async fn throwaway_in(parent: impl Into<PathBuf>) -> Result<Self, Error> {
-        let parent = parent.into();
+        Self::thrown_away(parent.into(), Vec::new()).await
+    }
+
+    async fn thrown_away(parent: PathBuf, settings: Vec<(String, String)>) -> Result<Self, Error> {
         apart("postgres-start", move || {
             let (dir, lock) = claim(&parent)?;
             let options = Options::new(dir)
                 .durable(false)
                 .create_databases(true)
                 .max_connections(200);
+            let options = settings
+                .into_iter()
+                .fold(options, |options, (name, value)| {
+                    options.setting(name, value)
+                });
             Self::start_throwaway(options, lock)
         })
         .await
     }
+}
+
+fn usual_parent() -> PathBuf {
+    let uid = rustix::process::geteuid().as_raw();
+    std::env::temp_dir().join(format!("evenkeel-tests-{uid}"))
 }
 
 /// Sweeps what others left and takes a new directory. One process at a time, so that no new one is swept.

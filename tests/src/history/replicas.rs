@@ -15,6 +15,10 @@ use tokio::process::{Child, Command};
 
 use crate::lab::Binaries;
 
+/// As in a real installation, Postgres learns what its tables hold: without, it takes a project of hundreds of nodes for
+/// one of a few, and reads all of them for each.
+const TIDY: [(&str, &str); 1] = [("autovacuum_naptime", "10s")];
+
 /// How long a server may take to start on a machine that is busy.
 const START: Duration = Duration::from_mins(2);
 
@@ -52,7 +56,8 @@ impl Replicas {
             .prefix("evenkeel-replicas.")
             .tempdir();
         let folder = folder.expect("a temporary folder");
-        let postgres = PrivatePostgres::throwaway().await.expect("a Postgres");
+        let postgres = PrivatePostgres::throwaway_with(&TIDY).await;
+        let postgres = postgres.expect("a Postgres");
         let program = program().await;
         let mut servers = Vec::new();
         for number in 0..count {
