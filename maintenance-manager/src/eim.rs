@@ -223,9 +223,9 @@ async fn timed_out(scene: &Scene<'_>, event: &RunEvent) -> Result<Option<RunId>,
     let seen = scene.node.seen.as_ref();
     let was_busy = seen.is_some_and(|seen| {
         matches!(
-            seen.kind,
+            seen.said(),
             SampleKind::Downloading | SampleKind::Downloaded | SampleKind::Started
-        ) || seen.doubt.is_some()
+        )
     });
     if !was_busy || !matches!(event, RunEvent::Finished | RunEvent::Failed(_)) {
         return Ok(None);

@@ -33,7 +33,7 @@ pub(super) fn judge(before: &Before<'_>, sample: &Sample, proof: &mut Proof) {
     }
 }
 
-/// An update of a whole image ended well: it was brought to the frozen image if it names that one.
+/// An update of a whole image ended well: it was brought to the frozen image if it names no other one.
 pub(super) fn conclude(
     before: &Before<'_>,
     frozen: Option<&Image>,
@@ -46,7 +46,9 @@ pub(super) fn conclude(
         image => format!("the image {image:?}"),
     };
     let text = match frozen {
-        Some(frozen) if is(frozen, sample) => {
+        // The agent names what it was told last: none if that was taken back while it was brought to it. Had it been
+        // told a command line of the kernel, that would be frozen.
+        Some(frozen) if is(frozen, sample) || names_none(sample) => {
             proof.image = Some(frozen.clone());
             return;
         }
@@ -63,6 +65,10 @@ pub(super) fn conclude(
 
 fn is(image: &Image, sample: &Sample) -> bool {
     image.image_id == sample.os_image_id && image.profile_name == sample.profile_name
+}
+
+fn names_none(sample: &Sample) -> bool {
+    sample.profile_name.is_empty() && sample.os_image_id.is_empty()
 }
 
 fn short(text: &str) -> String {

@@ -80,6 +80,9 @@ pub struct Doubt {
     pub since: Time,
     /// How often it was said.
     pub times: u32,
+    /// What was said before: a fault of the sampling hides it, it does not end it.
+    #[serde(default)]
+    pub instead_of: Option<SampleKind>,
 }
 
 /// What was known of a node before its sample came.
@@ -112,6 +115,15 @@ pub struct Proof {
     pub judged: Vec<ConditionKind>,
     /// What is to be remembered as the last sample.
     pub seen: Option<Seen>,
+}
+
+impl Seen {
+    /// What the state file says, as far as that is believed.
+    #[must_use]
+    pub fn said(&self) -> SampleKind {
+        let doubted = self.doubt.and_then(|doubt| doubt.instead_of);
+        doubted.unwrap_or(self.kind)
+    }
 }
 
 impl SampleKind {
@@ -242,8 +254,9 @@ impl Before<'_> {
         };
         let Some(run) = self.mine() else {
             // What was seen before and belongs to no open run was ended by us: it is not begun anew.
-            let goes_on = seen.kind == sample.kind
-                || (seen.kind == SampleKind::Downloading && sample.kind == SampleKind::Downloaded);
+            let said = seen.said();
+            let goes_on = said == sample.kind
+                || (said == SampleKind::Downloading && sample.kind == SampleKind::Downloaded);
             return if goes_on {
                 Reading::Silent
             } else {
@@ -313,10 +326,13 @@ impl Before<'_> {
         }
         let run = self.mine();
         if seen.kind != SampleKind::Failed {
-            return if run.is_some() || self.delivered.was_open(now) {
+            // What we ended may be going on all the same.
+            let may_go_on = run.is_some() || seen.kind.progress().is_some();
+            return if may_go_on || self.delivered.was_open(now) {
                 Reading::Doubtful(Doubt {
                     since: now,
                     times: 1,
+                    instead_of: Some(seen.kind),
                 })
             } else {
                 Reading::Anomaly
@@ -334,6 +350,14 @@ impl Before<'_> {
         let times = doubt.times.saturating_add(1);
         if times <= CALLS && now - doubt.since < RETRIES {
             return Reading::Doubtful(Doubt { times, ..doubt });
+        }
+        // What it had fetched was given up, and it has no window to begin in: its run is over.
+        let was_fetched = matches!(
+            seen.said(),
+            SampleKind::Downloading | SampleKind::Downloaded
+        );
+        if run.is_none() && was_fetched && !self.delivered.was_open(now) {
+            return Reading::Anomaly;
         }
         // The agent writes the detail together with the failure, so the words of the last failure are also this one's.
         let detail = Detail::read(&sample.detail);

@@ -95,7 +95,6 @@ fn m4_an_update_that_was_never_seen_starting_leaves_its_history() {
 #[test]
 fn m5_an_end_is_kept_whatever_image_it_names() {
     for (what, profile, image_id) in [
-        ("the command line of the kernel", "", ""),
         ("an unknown image", "edge", "9.9"),
         ("another profile", "desktop", "3.0.2"),
         ("the image that runs already", "edge", "3.0.1"),
@@ -119,6 +118,19 @@ fn m5_an_end_is_kept_whatever_image_it_names() {
             );
         }
     }
+}
+
+/// M5, what always met it: an update of the kernel's command line names no image.
+#[test]
+fn m5_the_end_of_an_update_that_brings_no_image_is_kept() {
+    let mut story = Story::of(node(OsKind::Immutable));
+    story.delivered.kernel = true;
+    story.delivered.policy = Some(PolicyId::nth(1));
+    story.hears(&[sample(UpToDate), sample(Started), sample(Updated)]);
+    assert_eq!(story.runs.len(), 1);
+    assert_eq!(story.runs[0].1.name(), "succeeded");
+    assert_eq!(story.known.running, image(1, "3.0.1"));
+    assert_eq!(story.conditions(), []);
 }
 
 /// M8: "nothing changed" was written as "nothing is available", so the value came and went.

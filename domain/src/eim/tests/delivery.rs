@@ -405,6 +405,7 @@ fn what_was_delivered_survives_the_database() {
         doubt: Some(Doubt {
             since: NOON,
             times: 2,
+            instead_of: Some(SampleKind::Started),
         }),
         ..seen(SampleKind::Failed)
     };

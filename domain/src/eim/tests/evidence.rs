@@ -92,6 +92,42 @@ fn a_failure_that_is_gone_in_the_next_sample_was_none() {
     assert_eq!(proved_by(&[Failed, Started]), "began->applying");
 }
 
+/// The update that was given up for lack of news goes on behind such a fault: it is not another one.
+#[test]
+fn what_we_ended_is_not_begun_anew_behind_a_failure_that_is_gone() {
+    for (before, after) in [
+        (Started, Started),
+        (Downloading, Downloading),
+        (Downloading, Downloaded),
+        (Downloaded, Downloaded),
+    ] {
+        for in_window in [true, false] {
+            let mut story = Story::at_rest(in_window);
+            story.seen = Some(seen(before));
+            let samples = [sample(Failed), sample(after), sample(Failed), sample(after)];
+            assert_eq!(story.hears(&samples), "", "{before} {after} {in_window}");
+            assert_eq!(story.conditions(), [], "{before} {after} {in_window}");
+        }
+    }
+    // What was at rest begins.
+    let mut story = Story::at_rest(true);
+    story.hears(&[sample(Started), sample(UpToDate)]);
+    let samples = [sample(Failed), sample(Started)];
+    assert_eq!(story.hears(&samples), "began->applying");
+}
+
+/// It was given up already, so there is no run that it could end.
+#[test]
+fn a_failure_without_a_word_after_a_download_that_was_given_up_is_no_update() {
+    for fetched in [Downloading, Downloaded] {
+        let mut story = Story::at_rest(false);
+        story.seen = Some(seen(fetched));
+        let samples = [sample(Failed), sample(Failed), sample(Failed)];
+        assert_eq!(story.hears(&samples), "");
+        assert_eq!(story.conditions(), [ConditionKind::AgentAnomaly]);
+    }
+}
+
 #[test]
 fn a_failure_without_a_word_is_believed_when_it_stays() {
     assert_eq!(

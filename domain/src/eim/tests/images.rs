@@ -35,6 +35,18 @@ fn the_image_that_an_update_was_for_is_proved_by_its_echo() {
     assert_eq!(story.hear(&naming(Updated, "edge", "3.0.2")).image, None);
 }
 
+/// The wish was taken back between the beginning and the end, so the agent had nothing left to echo. Not to believe it
+/// would make an older image look newer than the one that runs.
+#[test]
+fn who_names_no_image_any_more_was_brought_to_the_frozen_one() {
+    let mut story = told_of_an_image();
+    story.hear(&sample(Started));
+    let proof = story.hear(&sample(Updated));
+    assert_eq!(proof.image, Some(image(2, "3.0.2")));
+    assert_eq!(story.conditions(), []);
+    assert_eq!(story.known.running, image(2, "3.0.2"));
+}
+
 /// It reports what it was told last, not what it booted (southbound section 3.8): what its run was for counts.
 #[test]
 fn another_image_than_the_frozen_one_is_not_believed() {
