@@ -24,6 +24,9 @@ const REST: TimeDelta = TimeDelta::seconds(15);
 /// For how long after its window something may still be heard of an update.
 const ECHO: TimeDelta = TimeDelta::hours(1);
 
+/// So far a node's clock may be from ours, either way.
+const SKEW: TimeDelta = TimeDelta::minutes(5);
+
 /// An agent that is told of a window that is open begins at once if so much of it is left, else never (southbound
 /// section 3.5).
 pub(super) const WORTHWHILE: TimeDelta = TimeDelta::minutes(10);
@@ -36,7 +39,8 @@ pub struct Delivered {
     pub single: Option<(Time, Time)>,
     /// Of the schedules that the agent repeats itself: the window that is open or was last, else the next one.
     pub occurrence: Option<(Time, Time)>,
-    /// A window that was taken back, or replaced, after it had opened: until then.
+    /// A window that was taken back, or replaced, after it had opened: until then. It ends before it starts if it had
+    /// opened by no clock but perhaps the node's.
     pub past: Option<(Time, Time)>,
     /// The policy whose wish went with it.
     pub policy: Option<PolicyId>,
@@ -59,13 +63,26 @@ impl Delivered {
         self.may_begin_until(now).is_some()
     }
 
+    /// Whether the node may have begun something, or may still end it: by its own clock, which may be ahead of ours, a
+    /// window opens earlier.
+    #[must_use]
+    pub fn may_have_begun(&self, now: Time) -> bool {
+        self.open_until(now, SKEW).is_some()
+    }
+
     /// Until when an agent that ours has replaced may still begin, or say that it began, by what it was told; none if it
     /// may not.
     #[must_use]
     pub fn may_begin_until(&self, now: Time) -> Option<Time> {
+        self.open_until(now, TimeDelta::zero())
+    }
+
+    /// Until when something may be heard of what was begun by a clock that is so far ahead of ours.
+    fn open_until(&self, now: Time, ahead: TimeDelta) -> Option<Time> {
         let spans = [self.single, self.occurrence, self.past];
-        let open = spans.into_iter().flatten();
-        let open = open.filter(|(start, end)| *start <= now && now - ECHO < *end);
+        let spans = spans.into_iter().flatten();
+        let spans = spans.map(|(start, end)| (start - ahead, end));
+        let open = spans.filter(|(start, end)| *start <= now.min(*end) && now - ECHO < *end);
         open.map(|(_, end)| end + ECHO).max()
     }
 
@@ -96,7 +113,7 @@ impl Delivered {
                 TargetKind::Image(image) => Some(image.clone()),
                 _ => None,
             };
-        } else if before.was_open(now) {
+        } else if before.may_have_begun(now) {
             self.policy = before.policy;
             self.kernel = before.kernel;
             self.image.clone_from(&before.image);
@@ -401,15 +418,15 @@ fn has_order(wanted: &Wanted, now: Time) -> bool {
     })
 }
 
-/// What was open and is not delivered any more: an update may have begun in it.
+/// What was open, by the node's clock at least, and is not delivered any more: an update may have begun in it.
 fn past(before: &Delivered, after: &Delivered, now: Time) -> Option<(Time, Time)> {
     let gone = |old: Option<(Time, Time)>, new: Option<(Time, Time)>| {
-        old.filter(|(start, _)| old != new && *start <= now)
+        old.filter(|(start, _)| old != new && *start - SKEW <= now)
             .map(|(start, end)| (start, end.min(now)))
     };
     let single = gone(before.single, after.single);
     let occurrence = gone(before.occurrence, after.occurrence);
     let spans = [single, occurrence, before.past].into_iter().flatten();
     let recent = spans.filter(|(_, end)| now - ECHO < *end);
-    recent.max_by_key(|(_, end)| *end)
+    recent.max_by_key(|(start, end)| (start <= end, *end))
 }

@@ -328,7 +328,7 @@ impl Before<'_> {
         if seen.kind != SampleKind::Failed {
             // What we ended may be going on all the same.
             let may_go_on = run.is_some() || seen.kind.progress().is_some();
-            return if may_go_on || self.delivered.was_open(now) {
+            return if may_go_on || self.delivered.may_have_begun(now) {
                 Reading::Doubtful(Doubt {
                     since: now,
                     times: 1,
@@ -356,7 +356,7 @@ impl Before<'_> {
             seen.said(),
             SampleKind::Downloading | SampleKind::Downloaded
         );
-        if run.is_none() && was_fetched && !self.delivered.was_open(now) {
+        if run.is_none() && was_fetched && !self.delivered.may_have_begun(now) {
             return Reading::Anomaly;
         }
         // The agent writes the detail together with the failure, so the words of the last failure are also this one's.

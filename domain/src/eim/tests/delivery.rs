@@ -391,6 +391,24 @@ fn a_window_is_remembered_for_what_may_still_be_heard_of_it() {
     assert_eq!(node.delivered.policy, Some(PolicyId::nth(1)));
 }
 
+/// Its clock may have opened the window that ours takes back, and then what it began in it is heard of.
+#[test]
+fn a_window_taken_back_just_before_it_opens_may_have_been_used() {
+    for (minutes, may_have_begun) in [(57, true), (50, false)] {
+        let mut node = Node::packages(&[window(1, 2)]);
+        node.poll(NOON);
+        node.wanted.policies.clear();
+        node.poll(NOON + TimeDelta::minutes(minutes));
+        let later = NOON + TimeDelta::minutes(minutes + 5);
+        assert_eq!(
+            node.delivered.may_have_begun(later),
+            may_have_begun,
+            "{minutes}"
+        );
+        assert!(!node.delivered.was_open(later), "not by our clock");
+    }
+}
+
 #[test]
 fn what_was_delivered_survives_the_database() {
     let mut node = with_schedules(Node::image(&[]));

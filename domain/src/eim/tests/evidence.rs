@@ -116,6 +116,22 @@ fn what_we_ended_is_not_begun_anew_behind_a_failure_that_is_gone() {
     assert_eq!(story.hears(&samples), "began->applying");
 }
 
+/// Nodes begin by their own clocks, and this one's is ahead of ours.
+#[test]
+fn a_failure_just_before_the_window_is_one_if_it_stays() {
+    let opens_in = |minutes| {
+        let mut story = Story::at_rest(false);
+        let start = story.now + TimeDelta::minutes(minutes);
+        story.delivered.single = Some((start, start + hours(1)));
+        story
+    };
+    let failed = [sample(Failed), sample(Failed), sample(Failed)];
+    assert_eq!(opens_in(4).hears(&failed), "failed->failed");
+    let mut early = opens_in(10);
+    assert_eq!(early.hears(&failed), "", "no clock may be so far ahead");
+    assert_eq!(early.conditions(), [ConditionKind::AgentAnomaly]);
+}
+
 /// It was given up already, so there is no run that it could end.
 #[test]
 fn a_failure_without_a_word_after_a_download_that_was_given_up_is_no_update() {
