@@ -6,7 +6,7 @@ use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::event::News;
 use evenkeel_proto::agent::{
-    BeginRequest, Downloaded, Downloading, Event, Facts, PollRequest, ReportRequest,
+    BeginRequest, Downloaded, Downloading, Event, Facts, PollRequest, ReportRequest, ReportResponse,
 };
 use evenkeel_proto::maintmgr::maintmgr_service_client::MaintmgrServiceClient;
 use evenkeel_proto::maintmgr::update_status::StatusType;
@@ -129,17 +129,26 @@ impl Racer {
     pub async fn tell(&self, policy: &str, first: u32, news: &[News]) {
         let request = self.report(policy, first, news);
         let last = request.events.last().map_or(0, |event| event.sequence);
+        assert_eq!(self.deliver(0, &request).await.acknowledged, last);
+    }
+
+    /// Delivers a report, and repeats it until there is an answer.
+    ///
+    /// # Panics
+    /// There is none, for a long time.
+    pub async fn deliver(&self, server: usize, request: &ReportRequest) -> ReportResponse {
         let begun = Instant::now();
-        for server in 0.. {
+        for server in server.. {
             let channel = self.channels[server % self.channels.len()].clone();
             let answer = AgentServiceClient::new(channel)
                 .report(self.with(request.clone()))
                 .await;
             match answer {
-                Ok(answer) => return assert_eq!(answer.get_ref().acknowledged, last),
+                Ok(answer) => return answer.into_inner(),
                 Err(status) => self.wait(&status, begun).await,
             }
         }
+        unreachable!("one could count for ever")
     }
 
     /// A report of what happened.
@@ -181,16 +190,11 @@ impl Racer {
         unreachable!("one could count for ever")
     }
 
-    /// Shows a sample, and returns whether the answer has a window.
+    /// Shows a sample until there is an answer, and returns whether that has a window.
     ///
-    /// # Errors
-    /// The server refused, or was gone.
-    pub async fn show(
-        &self,
-        server: usize,
-        kind: StatusType,
-        detail: &str,
-    ) -> Result<bool, Status> {
+    /// # Panics
+    /// There is none, for a long time.
+    pub async fn show(&self, server: usize, kind: StatusType, detail: &str) -> bool {
         let request = PlatformUpdateStatusRequest {
             host_guid: self.uuid.to_string(),
             update_status: Some(UpdateStatus {
@@ -199,15 +203,21 @@ impl Racer {
                 ..UpdateStatus::default()
             }),
         };
-        let channel = self.channels[server % self.channels.len()].clone();
-        let mut client = MaintmgrServiceClient::new(channel);
-        let answer = client
-            .platform_update_status(self.with(request))
-            .await?
-            .into_inner();
-        Ok(answer
-            .update_schedule
-            .is_some_and(|schedule| schedule.single_schedule.is_some()))
+        let begun = Instant::now();
+        for server in server.. {
+            let channel = self.channels[server % self.channels.len()].clone();
+            let answer = MaintmgrServiceClient::new(channel)
+                .platform_update_status(self.with(request.clone()))
+                .await;
+            match answer {
+                Ok(answer) => {
+                    let schedule = answer.into_inner().update_schedule;
+                    return schedule.is_some_and(|schedule| schedule.single_schedule.is_some());
+                }
+                Err(status) => self.wait(&status, begun).await,
+            }
+        }
+        unreachable!("one could count for ever")
     }
 
     async fn wait(&self, status: &Status, begun: Instant) {
