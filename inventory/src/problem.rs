@@ -203,7 +203,7 @@ impl From<StoreError> for Problem {
                 Self::new(kind, "others are changing this; try again in a moment")
             }
             Kind::Unavailable => {
-                tracing::warn!(error = %chain(&error), "the database is away");
+                tracing::warn!(error = %chain(&error), "the database is away, or does not answer in time");
                 Self::new(
                     kind,
                     "the database cannot be reached; try again in a moment",

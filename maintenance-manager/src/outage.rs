@@ -141,7 +141,7 @@ mod tests {
             &Err::<(), _>(Status::unavailable("the server stops")),
         );
         assert!(!outage.is_on.load(Ordering::Relaxed));
-        let mut away = Status::unavailable("the database is away; try again");
+        let mut away = Status::unavailable("the database is away or overloaded; try again");
         away.set_source(std::sync::Arc::new(std::io::Error::other("refused")));
         outage.note_call("poll", &Err::<(), _>(away));
         assert!(outage.is_on.load(Ordering::Relaxed));

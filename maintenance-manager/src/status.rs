@@ -34,7 +34,7 @@ pub fn store(error: StoreError) -> Status {
         // Nothing about the inside leaves the house; the log has the whole chain (see `crate::outage`).
         let text = match error {
             E::Busy(_) => "the database is busy with this; try again",
-            E::Unreachable(_) => "the database is away; try again",
+            E::Unreachable(_) => "the database is away or overloaded; try again",
             _ => "something went wrong on the server's side",
         };
         let mut status = Status::new(code, text);

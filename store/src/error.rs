@@ -40,8 +40,8 @@ pub enum StoreError {
     /// The database is there, but others held what was asked for, or the answer took too long.
     #[error("the database is busy with this")]
     Busy(#[source] DbErr),
-    /// The database is away.
-    #[error("the database cannot be reached")]
+    /// The database is away, or so busy that no connection to it came free in time: from here the two look the same.
+    #[error("the database cannot be reached, or no connection to it came free in time")]
     Unreachable(#[source] DbErr),
     /// The database is there and answers with an error.
     #[error("the database answered with an error")]
@@ -128,7 +128,8 @@ impl From<DbErr> for StoreError {
     }
 }
 
-/// The database is away, starting or stopping.
+/// The database is away, starting or stopping, or the pool has no connection to it: it waits as long for one that is in
+/// use as for a server that refuses.
 fn is_away(error: &sea_orm::sqlx::Error) -> bool {
     use sea_orm::sqlx::Error as E;
     match error {

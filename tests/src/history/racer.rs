@@ -14,7 +14,7 @@ use evenkeel_proto::maintmgr::{PlatformUpdateStatusRequest, UpdateStatus};
 use evenkeel_simulator::chance::Chance;
 use evenkeel_simulator::line::is_lost;
 use tonic::transport::Channel;
-use tonic::{Request, Status};
+use tonic::{Request, Response, Status};
 use uuid::Uuid;
 
 use super::book::Member;
@@ -137,18 +137,10 @@ impl Racer {
     /// # Panics
     /// There is none, for a long time.
     pub async fn deliver(&self, server: usize, request: &ReportRequest) -> ReportResponse {
-        let begun = Instant::now();
-        for server in server.. {
-            let channel = self.channels[server % self.channels.len()].clone();
-            let answer = AgentServiceClient::new(channel)
-                .report(self.with(request.clone()))
-                .await;
-            match answer {
-                Ok(answer) => return answer.into_inner(),
-                Err(status) => self.wait(&status, begun).await,
-            }
-        }
-        unreachable!("one could count for ever")
+        self.ask(server, request, async |channel, request| {
+            AgentServiceClient::new(channel).report(request).await
+        })
+        .await
     }
 
     /// A report of what happened.
@@ -176,18 +168,12 @@ impl Racer {
             target_digest: policy.to_owned(),
             last_sequence: 2,
         };
-        let begun = Instant::now();
-        for server in server.. {
-            let channel = self.channels[server % self.channels.len()].clone();
-            let answer = AgentServiceClient::new(channel)
-                .begin(self.with(request.clone()))
-                .await;
-            match answer {
-                Ok(answer) => return matches!(answer.get_ref().answer, Some(Answer::Granted(_))),
-                Err(status) => self.wait(&status, begun).await,
-            }
-        }
-        unreachable!("one could count for ever")
+        let answer = self
+            .ask(server, &request, async |channel, request| {
+                AgentServiceClient::new(channel).begin(request).await
+            })
+            .await;
+        matches!(answer.answer, Some(Answer::Granted(_)))
     }
 
     /// Shows a sample until there is an answer, and returns whether that has a window.
@@ -203,17 +189,29 @@ impl Racer {
                 ..UpdateStatus::default()
             }),
         };
+        let answer = self
+            .ask(server, &request, async |channel, request| {
+                let mut client = MaintmgrServiceClient::new(channel);
+                client.platform_update_status(request).await
+            })
+            .await;
+        let schedule = answer.update_schedule;
+        schedule.is_some_and(|schedule| schedule.single_schedule.is_some())
+    }
+
+    /// Asks one server after the other, from this one on, until there is an answer: a call that may have been lost on
+    /// the way is repeated, as agents do.
+    async fn ask<Q: Clone, A>(
+        &self,
+        first: usize,
+        request: &Q,
+        call: impl AsyncFn(Channel, Request<Q>) -> Result<Response<A>, Status>,
+    ) -> A {
         let begun = Instant::now();
-        for server in server.. {
+        for server in first.. {
             let channel = self.channels[server % self.channels.len()].clone();
-            let answer = MaintmgrServiceClient::new(channel)
-                .platform_update_status(self.with(request.clone()))
-                .await;
-            match answer {
-                Ok(answer) => {
-                    let schedule = answer.into_inner().update_schedule;
-                    return schedule.is_some_and(|schedule| schedule.single_schedule.is_some());
-                }
+            match call(channel, self.with(request.clone())).await {
+                Ok(answer) => return answer.into_inner(),
                 Err(status) => self.wait(&status, begun).await,
             }
         }

@@ -409,6 +409,22 @@ fn a_window_taken_back_just_before_it_opens_may_have_been_used() {
     }
 }
 
+/// The one that the node's clock alone may have opened must not hide the one that was really open.
+#[test]
+fn a_window_taken_back_early_does_not_hide_one_that_was_open() {
+    let at = |minutes| NOON + TimeDelta::minutes(minutes);
+    let mut node = Node::packages(&[window(0, 1)]);
+    node.poll(at(30));
+    node.wanted.windows = Windows::from_now_on([window(2, 3)], at(90));
+    node.poll(at(90));
+    assert!(node.delivered.was_open(at(91)), "the first one");
+    node.poll(at(116));
+    node.wanted.policies.clear();
+    node.poll(at(117));
+    assert!(node.delivered.was_open(at(118)), "still the first one");
+    assert!(node.delivered.may_have_begun(at(118)));
+}
+
 #[test]
 fn what_was_delivered_survives_the_database() {
     let mut node = with_schedules(Node::image(&[]));
