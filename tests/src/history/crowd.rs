@@ -35,6 +35,10 @@ const TOGETHER: usize = 4;
 /// Of so many nodes one is updated by images, the others by packages.
 const IMAGES: usize = 5;
 
+/// Of so many nodes of the ancestor's agent one never comes to an end with any update: however short a history is, runs
+/// are given up in it.
+const STUCK: usize = 16;
+
 /// How many nodes there are, and what goes wrong.
 #[derive(Clone, Copy, Debug)]
 pub struct Crowded {
@@ -123,7 +127,7 @@ impl Crowd {
                     ..crowded.faults
                 });
                 let node = EimNode::new(&uuid.to_string(), clock, part, line);
-                let node = node.living(eim::Pace::BRISK, eim::Habits::default());
+                let node = node.living(eim::Pace::BRISK, habits(n - crowded.own));
                 Node::Eim(Box::new(match os {
                     None => node,
                     Some(_) => node.with_image(Gallery::first_picture()),
@@ -297,6 +301,18 @@ async fn join(
             let is_image = true;
             (Member { is_image, ..member }, credential)
         }
+    }
+}
+
+/// How the ancestor's node of this number lives.
+fn habits(number: usize) -> eim::Habits {
+    let usual = eim::Habits::default();
+    match number % STUCK {
+        1 => eim::Habits {
+            stuck: 1_000,
+            ..usual
+        },
+        _ => usual,
     }
 }
 
