@@ -51,6 +51,10 @@ pub struct Decision {
     pub available_updates: Vec<AvailableUpdate>,
     /// Since when nothing was heard of the node, if that is too long; else null.
     pub silent_since: Option<DateTime<Utc>>,
+    /// Why the node itself does not let a prepared change begin, as it said last; empty if it does.
+    pub waiting: String,
+    /// The limits that the machine's owner set, as the node said them last; empty if there are none.
+    pub owner_limits: String,
 }
 
 /// Leave to begin without asking.
@@ -164,4 +168,6 @@ pub struct AvailableUpdate {
     pub installed: String,
     /// What could be.
     pub available: String,
+    /// Whether the policy that applies leaves it out, by name or by suite.
+    pub left_out: bool,
 }

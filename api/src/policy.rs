@@ -15,6 +15,76 @@ wire_enum! {
     }
 }
 
+wire_enum! {
+    /// Whether a node reboots after an update: if that asks for it and the window is open, or not by itself.
+    RebootRule {
+        IfRequired = "IF_REQUIRED",
+        Never = "NEVER",
+    }
+}
+
+wire_enum! {
+    /// What becomes of services that still run what was replaced: they run on, or they are restarted.
+    ServiceRule {
+        Leave = "LEAVE",
+        Restart = "RESTART",
+    }
+}
+
+/// How packages may be brought to what a policy wishes for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PackageRules {
+    /// Only what comes from these suites or codenames; from any if none is named.
+    pub suites: Vec<String>,
+    /// Names that are left as they are; `*` stands for any letters, `?` for one.
+    pub exclude: Vec<String>,
+    /// How many days ago the server must have heard of a version first for it to be installed; 0 if it does not matter.
+    pub min_age_days: u32,
+    /// Whether packages may be removed for it.
+    pub allow_removals: bool,
+    /// Whether the node reboots afterwards.
+    pub reboot: RebootRule,
+    /// What becomes of services that still run what was replaced.
+    pub services: ServiceRule,
+    /// The most bytes that a node fetches in a second; 0 for no limit.
+    pub download_bytes_per_second: u64,
+}
+
+/// How packages may be brought to what a policy wishes for. What is left out is as usual.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct PackageRulesInput {
+    /// Only what comes from these suites or codenames, such as `bookworm-security`; from any if none is named.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub suites: Vec<String>,
+    /// Names that are left as they are; `*` stands for any letters, `?` for one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub exclude: Vec<String>,
+    /// How many days ago the server must have heard of a version first for it to be installed; 0 if it does not matter.
+    #[serde(skip_serializing_if = "is_usual")]
+    #[schema(maximum = 365)]
+    pub min_age_days: u32,
+    /// Whether packages may be removed for it.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub allow_removals: bool,
+    /// Whether the node reboots afterwards.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub reboot: RebootRule,
+    /// What becomes of services that still run what was replaced.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub services: ServiceRule,
+    /// The most bytes that a node fetches in a second, from 1024 up to 2^40; 0 for no limit.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub download_bytes_per_second: u64,
+}
+
+fn is_usual<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// What should run on the nodes that it is assigned to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -42,6 +112,8 @@ pub struct OsUpdatePolicy {
     pub allow_downgrade: bool,
     /// For how many days a node that is offline may begin by leave that it was given ahead; 0 for never.
     pub offline_days: u32,
+    /// How packages may be brought to it.
+    pub package_rules: PackageRules,
     /// When it was made and changed.
     pub timestamps: Option<Timestamps>,
 }
@@ -98,6 +170,9 @@ pub struct OsUpdatePolicyInput {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 365)]
     pub offline_days: Option<u32>,
+    /// How packages may be brought to it; as usual if it is left out. An operating system excludes what is not usual.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub package_rules: Option<PackageRulesInput>,
 }
 
 impl Input for OsUpdatePolicyInput {

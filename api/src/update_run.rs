@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use crate::Timestamps;
 use crate::instance::InstanceResource;
 use crate::order::OrderResource;
-use crate::policy::OsUpdatePolicy;
+use crate::policy::{OsUpdatePolicy, PackageRules};
 use crate::status::StatusIndication;
 
 /// One attempt to bring one instance to one wanted state.
@@ -61,6 +61,8 @@ pub struct OsUpdateRun {
     pub order: Option<OrderResource>,
     /// What was to change and how it was found afterwards.
     pub packages: Vec<RunPackage>,
+    /// How it went, as the node measured and noted it; empty while it goes on.
+    pub account: RunAccount,
     /// The node's own last words: those of the tool that failed, or the detail that an agent of the ancestor sent.
     pub log: String,
     /// Everything that happened, oldest first. Lists leave it out.
@@ -114,6 +116,8 @@ pub struct RunTarget {
     pub packages: Vec<String>,
     /// For packages: further sources.
     pub sources: Vec<String>,
+    /// For packages: how it may be done; else null.
+    pub package_rules: Option<PackageRules>,
     /// The command line of the kernel; empty if it is not to change.
     pub kernel_command: String,
     /// For an image: the operating system.
@@ -148,6 +152,34 @@ pub struct RunPackage {
     pub status: String,
     /// dpkg's state of the package afterwards, such as `installed` or `half-configured`.
     pub state: String,
+}
+
+/// How a run went, as its node measured and noted it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunAccount {
+    /// How long it took, in the order in which the phases were passed.
+    pub phases: Vec<RunPhase>,
+    /// What went wrong on the way and did not change the end.
+    pub remarks: Vec<String>,
+    /// Configuration files that a person had changed and that stayed; the package's own lies beside each.
+    pub kept_conffiles: Vec<String>,
+    /// Units that were restarted because they ran what was replaced.
+    pub restarted_services: Vec<String>,
+    /// Whether the node still waited for a reboot at the end.
+    pub reboot_required: bool,
+}
+
+/// How long a part of a run took, and what it fetched.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunPhase {
+    /// `plan`, `download`, `apply`, `reboot` or `verify`.
+    pub phase: String,
+    /// Milliseconds by the node's clock.
+    pub millis: u64,
+    /// Bytes that were fetched.
+    pub bytes: u64,
 }
 
 /// Something that happened to a run.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use tokio::process::{Child, Command};
 
 /// A process that is measured. Killed when it is dropped.
@@ -16,14 +16,19 @@ pub struct Measured {
 
 impl Measured {
     /// Starts this very program with other arguments.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the only place where the benchmarks start a process"
-    )]
     pub fn start(arguments: &[&str], log: &Path) -> anyhow::Result<Self> {
+        Self::start_program(&std::env::current_exe()?, arguments, &[], log)
+    }
+
+    /// Starts a program with these arguments and variables.
+    pub fn start_program(
+        program: &Path,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+        log: &Path,
+    ) -> anyhow::Result<Self> {
         let log = std::fs::File::create(log)?;
-        let child = Command::new(std::env::current_exe()?)
-            .args(arguments)
+        let child = command(program, arguments, variables)
             .stdin(Stdio::null())
             .stdout(Stdio::from(log.try_clone()?))
             .stderr(Stdio::from(log))
@@ -53,4 +58,36 @@ impl Measured {
         }
         bail!("the process to measure was not ready within a minute")
     }
+}
+
+/// Runs a program to its end and returns what it printed. What it says besides goes where ours goes.
+pub async fn output(
+    program: &Path,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> anyhow::Result<String> {
+    let output = command(program, arguments, variables)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .await
+        .with_context(|| format!("start {}", program.display()))?;
+    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    ensure!(
+        output.status.success(),
+        "{} {arguments:?} ended with {}:\n{said}",
+        program.display(),
+        output.status
+    );
+    Ok(said)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the only place where the benchmarks start a process"
+)]
+fn command(program: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).envs(variables.iter().copied());
+    command
 }

@@ -2,15 +2,19 @@
 //!
 //! ```sh
 //! cargo run --release -p evenkeel-bench -- poll
+//! cargo run --release -p evenkeel-bench -- agent
 //! ```
 
+mod agent;
 mod children;
 mod echo;
 mod fleet;
 mod load;
 mod measure;
+mod node;
 mod poll;
 mod report;
+mod station;
 
 use clap::{Parser, Subcommand};
 
@@ -26,6 +30,8 @@ struct Cli {
 enum Command {
     /// Polls of nodes that have nothing new to say, and beside them a bare gRPC echo with the same messages.
     Poll(poll::Args),
+    /// What the agent weighs: its size, its memory at rest and during an update, and how often it wakes. Needs root.
+    Agent(agent::Args),
     /// What the benchmarks measure, as a process of its own: the server.
     #[command(hide = true, trailing_var_arg = true)]
     Serve {
@@ -47,6 +53,7 @@ fn main() -> anyhow::Result<std::process::ExitCode> {
     runtime.block_on(async {
         match Cli::parse().command {
             Command::Poll(args) => poll::run(&args).await,
+            Command::Agent(args) => agent::run(&args).await,
             Command::Echo(args) => echo::run(&args).await,
             Command::Serve { arguments } => {
                 let line = std::iter::once("evenkeeld".to_owned()).chain(arguments);

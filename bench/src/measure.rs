@@ -29,6 +29,50 @@ pub fn rss_mib(pid: u32) -> f64 {
     as_f64(kib.unwrap_or(0)) / 1_024.0
 }
 
+/// Memory of a process that is in use, what it shares with others included, in MiB.
+pub fn rss_of_mib(pid: u32) -> f64 {
+    as_f64(status(pid, "VmRSS:")) / 1_024.0
+}
+
+/// The most memory that a process had in use since it began, or since [`reset_peak`], in MiB.
+pub fn peak_mib(pid: u32) -> f64 {
+    as_f64(status(pid, "VmHWM:")) / 1_024.0
+}
+
+/// Lets the count of the most memory of a process begin anew (proc(5), `clear_refs`).
+///
+/// # Errors
+/// The process is gone, or is not ours to look at.
+pub fn reset_peak(pid: u32) -> std::io::Result<()> {
+    fs::write(format!("/proc/{pid}/clear_refs"), "5")
+}
+
+/// How often the threads of a process went to sleep and were woken.
+pub fn wake_ups(pid: u32) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let threads = threads.into_iter().flatten().flatten();
+    let ids = threads.filter_map(|thread| thread.file_name().to_str()?.parse::<u32>().ok());
+    ids.map(|thread| {
+        field(
+            &format!("/proc/{pid}/task/{thread}/status"),
+            "voluntary_ctxt_switches:",
+        )
+    })
+    .sum()
+}
+
+fn status(pid: u32, name: &str) -> u64 {
+    field(&format!("/proc/{pid}/status"), name)
+}
+
+/// A number from a file with a name and a number on each line.
+fn field(file: &str, name: &str) -> u64 {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|rest| rest.split_whitespace().next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
 /// A process and all its children, as Postgres has them.
 pub fn family(parent: u32) -> Vec<u32> {
     let mut found = vec![parent];

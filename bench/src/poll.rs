@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use evenkeel_auth::{Authority, CertificateAuthority, Keys};
 use evenkeel_kit::{Clock, SystemClock};
-use evenkeel_pg::{Options, PrivatePostgres};
 use evenkeel_proto::agent::PollResponse;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_store::{Store, StoreOptions, projects};
@@ -18,8 +17,9 @@ use tonic::Request;
 use crate::children::Measured;
 use crate::fleet;
 use crate::load::{self, Node, Shape};
-use crate::measure::{Meter, family};
+use crate::measure::Meter;
 use crate::report::{EchoFigures, Figures, Report};
+use crate::station::Station;
 
 /// How the polls are made.
 #[derive(Debug, clap::Args)]
@@ -76,27 +76,13 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// One fleet: the server, and then the echo with the answer that the server gave.
 async fn round(args: &Args, hosts: usize) -> anyhow::Result<(Figures, EchoFigures)> {
     ensure!(hosts > 0, "a fleet has at least one host");
-    let folder = tempfile::Builder::new()
-        .prefix("evenkeel-bench-")
-        .tempdir()?;
-    open_to_postgres(folder.path())?;
-    let postgres = PrivatePostgres::start(Options::new(folder.path().join("postgres"))).await?;
-    let data = folder.path().join("data");
-    let mut server = serve(folder.path(), &data, &postgres.url())?;
-    let ready = server
-        .ready(&folder.path().join("ready"), &folder.path().join("log"))
-        .await?;
-    let addresses: serde_json::Value = serde_json::from_str(&ready)?;
-    let southbound = addresses["southbound"]
-        .as_str()
-        .context("no southbound address")?;
-
+    let station = Station::start("").await?;
     let clock = SystemClock;
     let authority = Authority::new(
-        Keys::open(&data.join("keys"))?,
+        Keys::open(&station.data().join("keys"))?,
         evenkeel_auth::Settings::default(),
     );
-    let store = Store::connect(&postgres.url(), StoreOptions::default()).await?;
+    let store = Store::connect(&station.database(), StoreOptions::default()).await?;
     let tx = store.fleet().await?;
     let (project, _) = projects::ensure_default(&tx, clock.now()).await?;
     drop(tx);
@@ -104,23 +90,17 @@ async fn round(args: &Args, hosts: usize) -> anyhow::Result<(Figures, EchoFigure
     let nodes = Arc::new(nodes);
     store.close().await;
 
-    let ca = CertificateAuthority::open(&data.join("ca"), clock.now())?;
+    let ca = station.authority()?;
+    let southbound = station.address("southbound")?;
     let channels = load::connect(southbound, ca.certificate_pem(), args.connections).await?;
     let answer = one_answer(&channels[0], &nodes[0]).await?;
     // The first polls fill caches and prepare statements.
     load::run(&channels, &nodes, args.shape(args.length / 4)).await;
-    let server_meter = Meter::start(vec![server.pid()]);
-    let postgres_meter = Meter::start(family(postgres.pid().unsigned_abs()));
+    let (server, postgres) = station.meters();
     let outcome = load::run(&channels, &nodes, args.shape(args.length)).await;
-    let figures = Figures::of(
-        hosts,
-        args.connections,
-        &outcome,
-        &server_meter,
-        &postgres_meter,
-    );
-    drop((channels, server));
-    postgres.stop().await;
+    let figures = Figures::of(hosts, args.connections, &outcome, &server, &postgres);
+    drop(channels);
+    let folder = station.stop().await;
 
     let echo = echo_round(args, folder.path(), &ca, &nodes, &answer).await?;
     Ok((figures, echo))
@@ -143,23 +123,6 @@ async fn one_answer(
         "the seeded facts are not those that the nodes say"
     );
     Ok(answer)
-}
-
-fn serve(folder: &Path, data: &Path, database: &str) -> anyhow::Result<Measured> {
-    let path = |path: &Path| path.to_string_lossy().into_owned();
-    let config = folder.join("evenkeeld.toml");
-    let data = path(data);
-    let text = format!(
-        "data_dir = {data:?}\n[database]\nurl = {database:?}\n[rest]\nlisten = \"127.0.0.1:0\"\n\
-         [southbound]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n"
-    );
-    std::fs::write(&config, text)?;
-    let ready = folder.join("ready");
-    let (config, ready) = (path(&config), path(&ready));
-    Measured::start(
-        &["serve", "all", "--config", &config, "--ready-file", &ready],
-        &folder.join("log"),
-    )
 }
 
 async fn echo_round(
@@ -196,13 +159,4 @@ async fn echo_round(
     let meter = Meter::start(vec![echo.pid()]);
     let outcome = load::run(&channels, nodes, args.shape(args.length)).await;
     Ok(EchoFigures::of(&outcome, &meter))
-}
-
-/// Postgres runs as another user when we are root: it must be able to pass through.
-fn open_to_postgres(folder: &Path) -> anyhow::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    Ok(std::fs::set_permissions(
-        folder,
-        std::fs::Permissions::from_mode(0o711),
-    )?)
 }

@@ -29,8 +29,9 @@ pub enum Tone {
 impl Cell {
     /// A text with a tone.
     pub fn toned(text: impl Into<String>, tone: Tone) -> Self {
+        let text: String = text.into();
         Self {
-            text: or_dash(text.into()),
+            text: or_dash(harmless(&text)),
             tone,
         }
     }
@@ -40,6 +41,12 @@ impl<T: Into<String>> From<T> for Cell {
     fn from(text: T) -> Self {
         Self::toned(text, Tone::Plain)
     }
+}
+
+/// A text as a terminal can take it: much of what is shown are the words of nodes, and they must not move the cursor.
+fn harmless(text: &str) -> String {
+    let shows = |letter: &char| matches!(letter, '\n' | '\t') || !letter.is_control();
+    text.chars().filter(shows).collect()
 }
 
 fn or_dash(text: String) -> String {
@@ -252,7 +259,7 @@ impl<'a> Printer<'a> {
     /// Shows a line, if a person reads along.
     pub fn line(&mut self, text: &str) -> Result<(), Failure> {
         if self.is_for_people() {
-            writeln!(self.out, "{text}")?;
+            writeln!(self.out, "{}", harmless(text))?;
             self.out.flush()?;
         }
         Ok(())

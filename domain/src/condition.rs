@@ -27,6 +27,8 @@ named! {
         AgentAnomaly = "agent_anomaly",
         /// It sent more than can be kept; the rest was cut off.
         DetailCut = "detail_cut",
+        /// Its agent says that something is wrong with the agent itself.
+        AgentTrouble = "agent_trouble",
     }
 }
 

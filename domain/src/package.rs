@@ -229,6 +229,17 @@ pub struct FoundPackage {
     pub state: String,
 }
 
+/// A version of a package as nodes name it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FoundVersion {
+    /// Of which package.
+    pub name: String,
+    /// Debian's name of the architecture.
+    pub architecture: String,
+    /// The version, as the node said it.
+    pub version: String,
+}
+
 /// What a node found of one package after an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackageResult {

@@ -1,5 +1,9 @@
 //! Update policies: what should run. A policy is immutable once it was created.
 
+mod rules;
+
+pub use rules::{PackageRules, RebootRule, ServiceRule};
+
 use serde::{Deserialize, Serialize};
 
 use crate::Time;
@@ -35,6 +39,9 @@ pub struct PolicySpec {
     /// How many days a node that cannot ask may go by what it was told, 0 for never.
     #[serde(default = "PolicySpec::default_offline_days")]
     pub offline_days: u32,
+    /// How packages may be brought to it.
+    #[serde(default, skip_serializing_if = "PackageRules::is_usual")]
+    pub rules: PackageRules,
 }
 
 impl PolicySpec {
@@ -56,6 +63,30 @@ impl PolicySpec {
         Ok(self)
     }
 
+    /// The same with other rules for packages.
+    ///
+    /// # Errors
+    /// They are none, or an image is wished for.
+    pub fn ruled(mut self, rules: PackageRules) -> Result<Self, Invalid> {
+        rules.check()?;
+        let is_image = matches!(&self.wish, Wish::Target(target) if target.os.is_some());
+        if is_image && !rules.is_usual() {
+            return Err(Invalid::new(
+                "packageRules",
+                "an operating system excludes rules for packages",
+            ));
+        }
+        // Only what nodes say is available gets an age: a version that somebody names would never be old enough.
+        if rules.min_age_days > 0 && self.wish != Wish::Latest {
+            return Err(Invalid::new(
+                "packageRules.minAgeDays",
+                "only a policy UPDATE_POLICY_LATEST waits for an age",
+            ));
+        }
+        self.rules = rules;
+        Ok(self)
+    }
+
     /// Reads a policy.
     ///
     /// # Errors
@@ -68,6 +99,7 @@ impl PolicySpec {
             wish,
             allow_downgrade: false,
             offline_days: Self::default_offline_days(),
+            rules: PackageRules::default(),
         })
     }
 }
@@ -199,5 +231,33 @@ mod tests {
         assert!(image.misfit(OsKind::Mutable).is_some());
         assert!(image.misfit(OsKind::Immutable).is_none());
         assert!(Wish::Latest.misfit(OsKind::Mutable).is_none());
+    }
+
+    #[test]
+    fn rules_are_for_packages() {
+        let careful = || PackageRules {
+            min_age_days: 7,
+            ..PackageRules::default()
+        };
+        let of = |wish| PolicySpec::parse("policy", "", wish).expect("a policy");
+        let image = || of(target(true, "", "").expect("an image"));
+        let refused = image().ruled(careful()).expect_err("an image");
+        assert_eq!(refused.field, "packageRules");
+        assert!(image().ruled(PackageRules::default()).is_ok());
+        let exact = || of(target(false, "jq", "").expect("packages"));
+        let refused = exact().ruled(careful()).expect_err("an age");
+        assert_eq!(refused.field, "packageRules.minAgeDays");
+        assert!(exact().ruled(PackageRules::default()).is_ok());
+        let ruled = of(Wish::Latest).ruled(careful()).expect("rules");
+        assert_eq!(ruled.rules, careful());
+    }
+
+    #[test]
+    fn a_policy_of_an_older_release_has_the_usual_rules() {
+        let old = serde_json::json!({"name": "all", "description": "", "wish": "latest"});
+        let read: PolicySpec = serde_json::from_value(old).expect("a policy");
+        assert!(read.rules.is_usual());
+        let kept = serde_json::to_value(&read).expect("JSON");
+        assert_eq!(kept.get("rules"), None);
     }
 }

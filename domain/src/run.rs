@@ -1,5 +1,6 @@
 //! Runs: one attempt to bring one instance to one wanted state, as one state machine (engine section 4).
 
+mod account;
 mod event;
 mod patience;
 mod state;
@@ -7,6 +8,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+pub use account::{Account, PhaseSpan};
 pub use event::{CancelCause, Failure, FailureKind, RunEvent};
 pub use patience::Patience;
 pub use state::{AbandonCause, Refused, RunState};
@@ -42,6 +44,8 @@ pub struct UpdateRun {
     pub packages: Vec<PackageChange>,
     /// What the node said at the end, as text: the tool's last lines, or the ancestor's detail.
     pub log: String,
+    /// How it went, as the node said with its last word.
+    pub account: Account,
     /// The last sequence number that was stored; 0 if the agent makes none.
     pub sequence: u32,
     /// How often it changed.
@@ -152,6 +156,8 @@ pub struct Evidence {
     pub results: Vec<crate::package::PackageResult>,
     /// The last words of the tool that failed.
     pub log: String,
+    /// How the attempt went; none if the node has not said so.
+    pub account: Option<Account>,
 }
 
 /// One entry of a run's history.

@@ -110,6 +110,24 @@ pub fn cut(text: &str, max: usize) -> String {
     format!("{}{MARK}", &text[..end])
 }
 
+/// The first texts of a list, each cut to at most `longest` bytes, as a database can keep them. If there are more than
+/// `most`, the last one says how many are left out.
+#[must_use]
+pub fn cut_list(texts: &[String], most: usize, longest: usize) -> Vec<String> {
+    let all = texts.len();
+    let kept = if all > most {
+        most.saturating_sub(1)
+    } else {
+        all
+    };
+    let first = texts.iter().take(kept);
+    let mut list: Vec<_> = first.map(|text| cut(&storable(text), longest)).collect();
+    if kept < all {
+        list.push(format!("… and {} more [cut]", all - kept));
+    }
+    list
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -9,10 +9,10 @@ use evenkeel_api::decision::{
 use evenkeel_api::update_run::RunTarget;
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Assigned;
-use evenkeel_domain::decide::{Act, Grant, Reason, Target, TargetKind};
+use evenkeel_domain::decide::{Act, Grant, Protocol, Reason, Target, TargetKind};
 use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::package::WantedPackage;
-use evenkeel_domain::policy::Wish;
+use evenkeel_domain::policy::{PackageRules, PolicySpec, Wish};
 use evenkeel_domain::window::{Opener, Window};
 use evenkeel_store::decisions::{Reading, World, world};
 use evenkeel_store::{contacts, hosts, instances, nodes};
@@ -24,7 +24,7 @@ use crate::call::{Call, id_of_path};
 use crate::extract::{Json, Path};
 use crate::problem::Problem;
 use crate::shape::{Answer, Item};
-use crate::{effective, instances as instance, orders, pauses, runs};
+use crate::{effective, instances as instance, orders, pauses, policies, runs};
 
 /// Tell what a node should do now, why, and until when that holds.
 #[utoipa::path(
@@ -44,6 +44,10 @@ pub async fn get_decision(
     let node = nodes::find(&tx, id).await?;
     let horizon = &app.settings.horizon;
     let world = world(&tx, &host, &node, horizon, Reading::Look(now)).await?;
+    // The ancestor's agents know no rules, so what they could update they do.
+    let knows_rules = node.protocol != Protocol::Eim;
+    let applies = world.applies().filter(|_| knows_rules);
+    let rules = applies.map(|applies| &applies.policy.spec.rules);
     let silent_since = if host.status.text == nodes::NO_CONNECTION {
         contacts::last(&tx, id).await?
     } else {
@@ -54,14 +58,29 @@ pub async fn get_decision(
         Some(run) => runs::resources(&tx, std::slice::from_ref(run)).await?.pop(),
     };
     tx.commit().await?;
+    let mut decision = decision(id, &world, now);
+    if let Some(waits) = waits(&node.waiting, &world, &decision.act) {
+        decision.reason.text.push_str(&waits);
+    }
+    let limits = node.facts.get("limits").and_then(Value::as_str);
     Ok(Json(Decision {
         instance_id: id.to_string(),
         host_id: host.id.to_string(),
         run: run.map(Box::new),
-        available_updates: available(&instance.summary.os_update_available),
+        available_updates: available(&instance.summary.os_update_available, rules),
         silent_since,
-        ..decision(id, &world, now)
+        waiting: node.waiting.clone(),
+        owner_limits: limits.unwrap_or_default().to_owned(),
+        ..decision
     }))
+}
+
+/// What is added to the reason while the node itself holds back what it could begin.
+fn waits(waiting: &str, world: &World, act: &str) -> Option<String> {
+    let could = matches!(act, "apply" | "continue");
+    let run = world.run.as_ref();
+    let has_begun = run.is_some_and(|run| !run.state.is_untouched());
+    (could && !has_begun && !waiting.is_empty()).then(|| format!("; the node waits: {waiting}"))
 }
 
 fn decision(instance: InstanceId, world: &World, now: Time) -> Decision {
@@ -158,10 +177,12 @@ fn window_of(window: &Window, now: Time) -> DecisionWindow {
 }
 
 /// A wish as its policy has it.
-pub fn wish(wish: &Wish) -> RunTarget {
-    let Wish::Target(target) = wish else {
+pub fn wish(spec: &PolicySpec) -> RunTarget {
+    let rules = policies::rules_resource(&spec.rules);
+    let Wish::Target(target) = &spec.wish else {
         return RunTarget {
             mode: "latest".to_owned(),
+            package_rules: Some(rules),
             ..RunTarget::default()
         };
     };
@@ -181,6 +202,7 @@ pub fn wish(wish: &Wish) -> RunTarget {
             .map(WantedPackage::to_string)
             .collect(),
         sources: target.sources.clone(),
+        package_rules: (kind == "packages").then_some(rules),
         kernel_command: target.kernel_command.clone(),
         os_id: target.os.map(|os| os.to_string()).unwrap_or_default(),
         ..RunTarget::default()
@@ -194,6 +216,8 @@ pub fn target(target: &Target) -> RunTarget {
             exactly,
             sources,
             kernel_command,
+            rules,
+            allow_downgrades: _,
         } => RunTarget {
             kind: "packages".to_owned(),
             mode: if exactly.is_some() {
@@ -208,6 +232,7 @@ pub fn target(target: &Target) -> RunTarget {
                 .map(WantedPackage::to_string)
                 .collect(),
             sources: sources.clone(),
+            package_rules: Some(policies::rules_resource(rules)),
             kernel_command: kernel_command.clone(),
             ..RunTarget::default()
         },
@@ -279,12 +304,15 @@ struct Entry {
     architecture: String,
     installed_version: String,
     available_version: String,
+    suites: Vec<String>,
 }
 
-/// What a node could update. What is no list of packages names an image, which is no package.
-fn available(text: &str) -> Vec<AvailableUpdate> {
+/// What a node could update, and what of it the rules that apply leave out. What is no list of packages names an image,
+/// which is no package.
+fn available(text: &str, rules: Option<&PackageRules>) -> Vec<AvailableUpdate> {
     let entries: Vec<Entry> = serde_json::from_str(text).unwrap_or_default();
     let update = |entry: Entry| AvailableUpdate {
+        left_out: rules.is_some_and(|rules| !rules.concerns(&entry.name, &entry.suites)),
         name: entry.name,
         architecture: entry.architecture,
         installed: entry.installed_version,

@@ -50,6 +50,6 @@ pub fn policy(assigned: &Assigned) -> EffectivePolicy {
         name: assigned.policy.spec.name.to_string(),
         level: assigned.scope.level().name().to_owned(),
         assigned_to: assigned.scope.to_string(),
-        target: wish(&assigned.policy.spec.wish),
+        target: wish(&assigned.policy.spec),
     }
 }

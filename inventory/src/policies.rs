@@ -5,13 +5,16 @@ use std::collections::HashMap;
 use axum::extract::State;
 use evenkeel_api::os::OperatingSystemResource;
 use evenkeel_api::policy::{
-    OsUpdatePolicy, OsUpdatePolicyInput, OsUpdatePolicyList, UpdatePolicyKind,
+    self as wire, OsUpdatePolicy, OsUpdatePolicyInput, OsUpdatePolicyList, PackageRulesInput,
+    UpdatePolicyKind,
 };
 use evenkeel_api::{Empty, Timestamps};
 use evenkeel_domain::id::parse_id;
 use evenkeel_domain::id::{OsId, PolicyId};
 use evenkeel_domain::package::WantedPackage;
-use evenkeel_domain::policy::{PolicySpec, TargetWish, UpdatePolicy, Wish};
+use evenkeel_domain::policy::{
+    PackageRules, PolicySpec, RebootRule, ServiceRule, TargetWish, UpdatePolicy, Wish,
+};
 use evenkeel_store::{StoreError, Tx, os_profiles, policies};
 
 use crate::App;
@@ -127,10 +130,48 @@ fn spec(body: &OsUpdatePolicyInput) -> Result<PolicySpec, Problem> {
         allow_downgrade: body.allow_downgrade,
         ..PolicySpec::parse(&body.name, &body.description, wish)?
     };
-    Ok(spec.lasting(
-        body.offline_days
-            .unwrap_or(PolicySpec::default_offline_days()),
-    )?)
+    let rules = body.package_rules.as_ref().map(rules).unwrap_or_default();
+    let days = PolicySpec::default_offline_days();
+    Ok(spec
+        .lasting(body.offline_days.unwrap_or(days))?
+        .ruled(rules)?)
+}
+
+fn rules(given: &PackageRulesInput) -> PackageRules {
+    PackageRules {
+        suites: given.suites.clone(),
+        exclude: given.exclude.clone(),
+        allow_removals: given.allow_removals,
+        reboot: match given.reboot {
+            wire::RebootRule::IfRequired => RebootRule::IfRequired,
+            wire::RebootRule::Never => RebootRule::Never,
+        },
+        services: match given.services {
+            wire::ServiceRule::Leave => ServiceRule::Leave,
+            wire::ServiceRule::Restart => ServiceRule::Restart,
+        },
+        download_bytes_per_second: given.download_bytes_per_second,
+        min_age_days: given.min_age_days,
+    }
+}
+
+/// Rules on the wire.
+pub fn rules_resource(rules: &PackageRules) -> wire::PackageRules {
+    wire::PackageRules {
+        suites: rules.suites.clone(),
+        exclude: rules.exclude.clone(),
+        min_age_days: rules.min_age_days,
+        allow_removals: rules.allow_removals,
+        reboot: match rules.reboot {
+            RebootRule::IfRequired => wire::RebootRule::IfRequired,
+            RebootRule::Never => wire::RebootRule::Never,
+        },
+        services: match rules.services {
+            ServiceRule::Leave => wire::ServiceRule::Leave,
+            ServiceRule::Restart => wire::ServiceRule::Restart,
+        },
+        download_bytes_per_second: rules.download_bytes_per_second,
+    }
 }
 
 fn names_nothing(body: &OsUpdatePolicyInput) -> bool {
@@ -189,6 +230,7 @@ pub fn resource(
         target_os,
         allow_downgrade: policy.spec.allow_downgrade,
         offline_days: policy.spec.offline_days,
+        package_rules: rules_resource(&policy.spec.rules),
         timestamps: Some(Timestamps::new(policy.created_at, policy.created_at)),
     }
 }

@@ -1,11 +1,14 @@
 //! The door for our own agent: `evenkeel.agent.v1`.
 
+mod account;
+mod ages;
 mod begin;
 mod enroll;
 mod facts;
 mod packages;
 mod poll;
 mod report;
+mod waiting;
 mod wire;
 
 use evenkeel_proto::agent::agent_service_server::AgentService;
@@ -33,7 +36,7 @@ impl AgentService for MaintenanceManager {
     async fn poll(&self, request: Request<PollRequest>) -> Result<Response<PollResponse>, Status> {
         let (peer, node) = self.node(&request);
         let answer = match node {
-            Ok(node) => poll::poll(self, &node, request.into_inner()).await,
+            Ok(node) => Box::pin(poll::poll(self, &node, request.into_inner())).await,
             Err(refused) => Err(refused),
         };
         self.ended("poll", peer, answer)

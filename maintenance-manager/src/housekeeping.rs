@@ -1,9 +1,10 @@
-//! What is thrown away now and then: runs whose time is over, contents that nobody refers to, slots that nobody holds.
+//! What is thrown away now and then: runs whose time is over, contents that nobody refers to, slots that nobody holds,
+//! versions of packages that no node tells of any more.
 
 use std::sync::Arc;
 
 use evenkeel_kit::clock::Clock;
-use evenkeel_store::{Store, StoreError, brake, contents, runs};
+use evenkeel_store::{Store, StoreError, brake, contents, runs, versions};
 use tokio::sync::mpsc;
 use tokio_cron_scheduler::{Job, JobScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
@@ -34,6 +35,8 @@ pub struct Swept {
     pub contents: u64,
     /// Slots of assignments.
     pub slots: u64,
+    /// Versions of packages.
+    pub versions: u64,
 }
 
 /// The calendar cannot be kept.
@@ -88,6 +91,7 @@ impl Housekeeping {
                     runs = swept.runs,
                     contents = swept.contents,
                     slots = swept.slots,
+                    versions = swept.versions,
                     "threw away what is not needed any more"
                 );
             }
@@ -111,6 +115,7 @@ impl Housekeeping {
             swept.runs += batch.runs;
             swept.contents += batch.contents;
             swept.slots += batch.slots;
+            swept.versions += batch.versions;
             if batch == Swept::default() {
                 break;
             }
@@ -119,6 +124,7 @@ impl Housekeeping {
             ("runs", swept.runs),
             ("contents", swept.contents),
             ("slots", swept.slots),
+            ("versions", swept.versions),
         ] {
             metrics::counter!("evenkeel_swept_total", "what" => what).increment(count);
         }
@@ -135,10 +141,14 @@ impl Housekeeping {
         let contents = contents::clean(&tx, now, BATCH).await?;
         let slots = brake::clean(&tx, now, BATCH).await?;
         tx.commit().await?;
+        let tx = self.store.fleet().await?;
+        let versions = versions::clean(&tx, now, BATCH).await?;
+        tx.commit().await?;
         Ok(Swept {
             runs,
             contents,
             slots,
+            versions,
         })
     }
 }

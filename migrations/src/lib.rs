@@ -22,6 +22,9 @@ const STEPS: &[Step] = &[
     step!("20261121_000009_brake_and_contents"),
     step!("20261121_000010_walls_and_log_of_places"),
     step!("20261121_000011_resumed_assignments"),
+    step!("20261122_000012_policy_rules"),
+    step!("20261122_000013_package_versions"),
+    step!("20261122_000014_accounts_of_runs"),
 ];
 
 impl MigratorTrait for Migrator {

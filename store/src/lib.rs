@@ -38,6 +38,7 @@ pub mod settings;
 pub mod sites;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod versions;
 
 pub use chain::Chain;
 pub use check::{Misfit, Schema};

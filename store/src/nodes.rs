@@ -64,6 +64,8 @@ pub struct NodeState {
     pub os_update_available: String,
     /// How its last attempt ended.
     pub last_end: Option<LastEnd>,
+    /// Why the node itself does not let a prepared change begin, in its own words; empty if it does.
+    pub waiting: String,
     /// The last sample of one of the ancestor's agents.
     pub seen: Option<Seen>,
     /// What was delivered last to one of the ancestor's agents.
@@ -103,6 +105,7 @@ pub(crate) async fn create(
         booted: None,
         os_update_available: String::new(),
         last_end: None,
+        waiting: String::new(),
         seen: None,
         delivered: Delivered::default(),
     };
@@ -182,6 +185,10 @@ impl NodeState {
         let (text, indication) = run.state.status();
         let status = Status::new(text, indication, now);
         self.update_status = status.since(Some(&self.update_status));
+        if !run.state.is_untouched() {
+            // What has begun waits for nothing any more.
+            self.waiting.clear();
+        }
         if let Some(at) = run.ended_at() {
             self.last_end = Some(LastEnd {
                 run: run.id,

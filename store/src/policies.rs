@@ -4,9 +4,10 @@ use evenkeel_domain::Time;
 use evenkeel_domain::id::{OsId, PolicyId};
 use evenkeel_domain::package::WantedPackage;
 use evenkeel_domain::pause::PauseScope;
-use evenkeel_domain::policy::{PolicySpec, TargetWish, UpdatePolicy, Wish};
+use evenkeel_domain::policy::{PackageRules, PolicySpec, TargetWish, UpdatePolicy, Wish};
 use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, QueryOrder, Set};
+use serde_json::{Value, json};
 
 use crate::error::StoreError;
 use crate::page::{self, Listed, Page};
@@ -14,6 +15,8 @@ use crate::rows::named;
 use crate::rows::update_policy::{ActiveModel, Column, Entity, Model};
 use crate::tx::Tx;
 use crate::{ids, keyed, pauses};
+
+const TABLE: &str = "update_policies";
 
 /// Makes a policy.
 ///
@@ -38,8 +41,18 @@ pub async fn create(tx: &Tx, spec: &PolicySpec, now: Time) -> Result<UpdatePolic
         created_at: Set(now),
         allow_downgrade: Set(spec.allow_downgrade),
         offline_days: Set(spec.offline_days.cast_signed()),
+        rules: Set(rules(&spec.rules, id)?),
     };
     row.insert(tx.conn()).await?.try_into()
+}
+
+/// Rules as a row has them: the usual ones are an empty object, also those of a policy that an older release made.
+fn rules(rules: &PackageRules, id: PolicyId) -> Result<Value, StoreError> {
+    if rules.is_usual() {
+        return Ok(json!({}));
+    }
+    let row = id.bits().cast_signed();
+    named(serde_json::to_value(rules).ok(), TABLE, row, "rules")
 }
 
 /// The policy with this id.
@@ -80,7 +93,6 @@ impl TryFrom<Model> for UpdatePolicy {
     type Error = StoreError;
 
     fn try_from(row: Model) -> Result<Self, StoreError> {
-        const TABLE: &str = "update_policies";
         let id = row.id;
         let packages = WantedPackage::parse_list("packages", &row.packages).ok();
         let wish = match row.mode.as_str() {
@@ -96,6 +108,7 @@ impl TryFrom<Model> for UpdatePolicy {
             _ => None,
         };
         let name = Name::parse("name", &row.name).ok();
+        let rules = serde_json::from_value(row.rules).ok();
         Ok(Self {
             id: PolicyId::from_bits(id.cast_unsigned()),
             spec: PolicySpec {
@@ -104,6 +117,7 @@ impl TryFrom<Model> for UpdatePolicy {
                 wish: named(wish, TABLE, id, "mode")?,
                 allow_downgrade: row.allow_downgrade,
                 offline_days: row.offline_days.cast_unsigned(),
+                rules: named(rules, TABLE, id, "rules")?,
             },
             created_at: row.created_at,
         })

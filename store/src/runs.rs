@@ -11,7 +11,7 @@ use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Level, Scope};
 use evenkeel_domain::id::{InstanceId, RunId};
 use evenkeel_domain::package::settle;
-use evenkeel_domain::run::{AttemptId, Happening, Origin, Patience, RunState, UpdateRun};
+use evenkeel_domain::run::{Account, AttemptId, Happening, Origin, Patience, RunState, UpdateRun};
 use sea_orm::sea_query::Expr;
 use sea_orm::{
     ActiveModelTrait, ColumnTrait, EntityTrait, IntoActiveModel, NotSet, QueryFilter, QueryOrder,
@@ -121,6 +121,7 @@ async fn open(
         state,
         packages: Vec::new(),
         log: String::new(),
+        account: Account::default(),
         sequence: happening.sequence.unwrap_or(0),
         generation: 1,
         granted_at: None,
@@ -232,6 +233,9 @@ fn take_evidence(run: &mut UpdateRun, happening: &Happening) {
     settle(&mut run.packages, &evidence.results);
     if !evidence.log.is_empty() {
         run.log.clone_from(&evidence.log);
+    }
+    if let Some(account) = &evidence.account {
+        run.account.clone_from(account);
     }
 }
 

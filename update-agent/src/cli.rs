@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use uuid::Uuid;
 
 /// Keeps this node up to date.
@@ -23,6 +24,14 @@ pub enum Command {
     Run(Run),
     /// Show who this node is and what it is doing.
     Status(Status),
+    /// Show what an update would change now. Lists of packages are made current for it; no package is changed.
+    Plan(Plan),
+    /// Show the updates that ended on this node, the last one last.
+    History(History),
+    /// Look at everything that an update needs, and say what to do about what is not right.
+    Doctor(Doctor),
+    /// Print a completion script for a shell.
+    Completion(Completion),
     /// Print the points at which `--halt-after` can stop.
     #[cfg(feature = "halt-points")]
     #[command(hide = true)]
@@ -90,6 +99,50 @@ pub struct Status {
     /// The form of the answer.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
+}
+
+/// Arguments of `plan`.
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// Where things are.
+    #[command(flatten)]
+    pub place: Where,
+    /// A package to install or update, to this version or to the newest; may be repeated. Without any, everything that is
+    /// installed, to the newest.
+    #[arg(long = "package", value_name = "NAME[=VERSION]")]
+    pub packages: Vec<String>,
+    /// The form of the answer.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// Arguments of `history`.
+#[derive(Debug, Args)]
+pub struct History {
+    /// Where things are.
+    #[command(flatten)]
+    pub place: Where,
+    /// The form of the answer.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Where things are.
+    #[command(flatten)]
+    pub place: Where,
+    /// The form of the answer.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// Arguments of `completion`.
+#[derive(Debug, Args)]
+pub struct Completion {
+    /// The shell.
+    pub shell: Shell,
 }
 
 /// The form of an answer.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::durable::{self, FileError};
@@ -10,6 +11,9 @@ use crate::place::Place;
 
 /// The name space of UUIDs that are made from a machine id.
 const MACHINE_IDS: Uuid = Uuid::from_u128(0x6b0e_52d5_9a4c_4f0e_8c57_3f1d_a2b9_7e64);
+
+/// machine-id(5), as seen from inside the managed root.
+const MACHINE_ID: &str = "/etc/machine-id";
 
 /// UUIDs that vendors leave in their firmware instead of one of the machine's own.
 const PLACEHOLDERS: [u128; 9] = [
@@ -57,7 +61,7 @@ impl Identity {
         let of_firmware = || firmware_uuid(firmware).filter(|_| machine);
         let uuid = match given.or_else(of_firmware) {
             Some(uuid) => uuid,
-            None => Uuid::new_v5(&MACHINE_IDS, machine_id(place)?.as_bytes()),
+            None => of_machine_id(&machine_id(place)?),
         };
         let serial_number = firmware_serial(firmware).filter(|_| machine);
         Ok(Self {
@@ -65,6 +69,41 @@ impl Identity {
             serial_number: serial_number.unwrap_or_default(),
             host_name: os::host_name(place),
         })
+    }
+}
+
+/// What tells a machine from a copy of its disk in another one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Marks {
+    /// The firmware's UUID; none where it says nothing of the machine, or may not be read.
+    pub firmware: Option<Uuid>,
+    /// The UUID that is made from the machine id; none if there is no machine id.
+    pub machine_id: Option<Uuid>,
+}
+
+impl Marks {
+    /// Looks, and makes nothing.
+    pub fn of(place: &Place) -> Self {
+        let machine = place.is_own_system() && !in_container(Path::new("/"));
+        let firmware = Path::new("/sys/class/dmi/id");
+        Self {
+            firmware: firmware_uuid(firmware).filter(|_| machine),
+            machine_id: known_machine_id(place).map(|id| of_machine_id(&id)),
+        }
+    }
+
+    /// Whether these are certainly the marks of another machine. The firmware decides if it spoke both times; the machine
+    /// id if it was silent both times. A mark that is only missing tells nothing.
+    pub fn are_of_another(&self, other: &Self) -> bool {
+        match (self.firmware, other.firmware) {
+            (Some(one), Some(other)) => one != other,
+            (None, None) => match (self.machine_id, other.machine_id) {
+                (Some(one), Some(other)) => one != other,
+                _ => false,
+            },
+            _ => false,
+        }
     }
 }
 
@@ -93,13 +132,23 @@ pub(crate) fn in_container(root: &Path) -> bool {
             .any(|variable| variable.starts_with(b"container="))
 }
 
+fn of_machine_id(id: &str) -> Uuid {
+    Uuid::new_v5(&MACHINE_IDS, id.as_bytes())
+}
+
+/// machine-id(5) of the managed root, if it has one.
+fn known_machine_id(place: &Place) -> Option<String> {
+    let sound = |id: &String| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let id = os::first_line(&place.inside(MACHINE_ID)).filter(sound)?;
+    Some(id.to_lowercase())
+}
+
 /// machine-id(5) of the managed root, made if it is missing or empty.
 fn machine_id(place: &Place) -> Result<String, FileError> {
-    let path = place.inside("/etc/machine-id");
-    let sound = |id: &String| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if let Some(id) = os::first_line(&path).filter(sound) {
-        return Ok(id.to_lowercase());
+    if let Some(id) = known_machine_id(place) {
+        return Ok(id);
     }
+    let path = place.inside(MACHINE_ID);
     let id = Uuid::new_v4().simple().to_string();
     durable::replace(&path, format!("{id}\n").as_bytes(), 0o444)?;
     tracing::info!(file = %path.display(), "the root had no machine id, one was made");
@@ -148,6 +197,37 @@ mod tests {
             assert_eq!(fs::read_to_string(&path).unwrap().len(), 33);
             assert_eq!(Identity::of(&place, None).unwrap().uuid, identity.uuid);
         }
+    }
+
+    #[test]
+    fn a_copy_of_the_disk_in_another_machine_is_another_machine() {
+        let marks = |firmware: Option<u128>, machine_id: Option<u128>| Marks {
+            firmware: firmware.map(Uuid::from_u128),
+            machine_id: machine_id.map(Uuid::from_u128),
+        };
+        let enrolled = marks(Some(1), Some(2));
+        assert!(enrolled.are_of_another(&marks(Some(3), Some(2))));
+        assert!(
+            !enrolled.are_of_another(&marks(Some(1), Some(9))),
+            "set up anew"
+        );
+        assert!(
+            !enrolled.are_of_another(&marks(None, Some(9))),
+            "not readable"
+        );
+        let silent = marks(None, Some(2));
+        assert!(silent.are_of_another(&marks(None, Some(3))));
+        assert!(!silent.are_of_another(&marks(None, None)));
+        assert!(!silent.are_of_another(&marks(Some(1), Some(3))));
+    }
+
+    #[test]
+    fn to_look_for_marks_makes_none() {
+        let (root, place) = root();
+        assert_eq!(Marks::of(&place), Marks::default());
+        assert!(!root.path().join("etc/machine-id").exists());
+        let identity = Identity::of(&place, None).unwrap();
+        assert_eq!(Marks::of(&place).machine_id, Some(identity.uuid));
     }
 
     #[test]

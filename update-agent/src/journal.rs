@@ -3,19 +3,25 @@
 //! One file, replaced as a whole. Events are numbered once, when they are written here, and are sent from here, so that
 //! a report that was made before a power cut is the same report after it.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use uuid::Uuid;
 
 use crate::durable::{self, FileError};
-use crate::model::{Event, Plan, Target};
+use crate::model::{Account, Event, PhaseSpan, Plan, Target};
 use crate::modules::AnyStep;
 
 /// The form of the file. A file of another form is not read.
 const FORMAT: u32 = 1;
+
+/// An account has no list longer than this.
+const MOST_TOLD: usize = 500;
 
 /// The open attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +46,30 @@ pub struct Entry {
     /// What went wrong on the way and did not change the end, in words for a person.
     #[serde(default)]
     pub remarks: Vec<String>,
+    /// What each module noted right before the change, by the module's name.
+    #[serde(default)]
+    pub baselines: BTreeMap<String, Value>,
+    /// How long the phases took that were passed.
+    #[serde(default)]
+    pub spans: Vec<PhaseSpan>,
+    /// Configuration files that a person had changed and that stayed.
+    #[serde(default)]
+    pub conffiles: Vec<String>,
+    /// Units that were restarted because they ran what was replaced.
+    #[serde(default)]
+    pub restarted: Vec<String>,
+    /// How often the node was told to reboot.
+    #[serde(default)]
+    pub reboots: u32,
+    /// When it was last told to.
+    #[serde(default)]
+    pub reboot_at: Option<DateTime<Utc>>,
+    /// The boot that a reboot is to end; empty if none was begun.
+    #[serde(default)]
+    pub boot_id: String,
+    /// Whether the change asks for a reboot that the node did not make.
+    #[serde(default)]
+    pub reboot_required: bool,
 }
 
 /// How far an attempt has come.
@@ -52,6 +82,8 @@ pub enum Phase {
     Staged,
     /// The node is being changed.
     Applying,
+    /// The steps are done; the node reboots.
+    Rebooting,
     /// The steps are done; what they made is being looked at.
     Verifying,
     /// The last event has been written.
@@ -65,6 +97,7 @@ impl Phase {
             Self::Downloading => "downloading",
             Self::Staged => "staged",
             Self::Applying => "applying",
+            Self::Rebooting => "rebooting",
             Self::Verifying => "verifying",
             Self::Over => "over",
         }
@@ -82,6 +115,29 @@ pub struct Step {
 }
 
 impl Entry {
+    /// An attempt of which nothing is known yet but its name and what is wanted.
+    pub fn new(attempt: Uuid, target: Target) -> Self {
+        Self {
+            attempt,
+            target,
+            phase: Phase::Downloading,
+            plan: Plan::default(),
+            steps: Vec::new(),
+            events: Vec::new(),
+            acknowledged: 0,
+            before: None,
+            remarks: Vec::new(),
+            baselines: BTreeMap::new(),
+            spans: Vec::new(),
+            conffiles: Vec::new(),
+            restarted: Vec::new(),
+            reboots: 0,
+            reboot_at: None,
+            boot_id: String::new(),
+            reboot_required: false,
+        }
+    }
+
     /// The last sequence number that was made; 0 if none.
     pub fn last_sequence(&self) -> u32 {
         self.events.last().map_or(0, |event| event.sequence)
@@ -97,7 +153,40 @@ impl Entry {
 
     /// Whether the node has been, or is being, changed by this attempt and the outcome is not written yet.
     pub fn has_begun(&self) -> bool {
-        matches!(self.phase, Phase::Applying | Phase::Verifying)
+        matches!(
+            self.phase,
+            Phase::Applying | Phase::Rebooting | Phase::Verifying
+        )
+    }
+
+    /// Adds to what a phase took and fetched so far. A clock that was turned back meanwhile adds nothing.
+    pub fn spent(&mut self, phase: &str, time: (DateTime<Utc>, DateTime<Utc>), bytes: u64) {
+        let (since, until) = time;
+        let passed = until.signed_duration_since(since).num_milliseconds();
+        let millis = u64::try_from(passed).unwrap_or(0);
+        if let Some(span) = self.spans.iter_mut().find(|span| span.phase == phase) {
+            span.millis = span.millis.saturating_add(millis);
+            span.bytes = span.bytes.saturating_add(bytes);
+            return;
+        }
+        self.spans.push(PhaseSpan {
+            phase: phase.to_owned(),
+            millis,
+            bytes,
+        });
+    }
+
+    /// How it went so far; `None` if there is nothing to tell.
+    pub fn account(&self) -> Option<Account> {
+        let some = |list: &[String]| list.iter().take(MOST_TOLD).cloned().collect();
+        let account = Account {
+            phases: self.spans.clone(),
+            remarks: some(&self.remarks),
+            kept_conffiles: some(&self.conffiles),
+            restarted_services: some(&self.restarted),
+            reboot_required: self.reboot_required,
+        };
+        (account != Account::default()).then_some(account)
     }
 }
 
@@ -106,11 +195,13 @@ impl Entry {
 pub struct Point(String);
 
 impl Point {
-    /// The points that every attempt may pass, in order. Between `began` and `verify-begun` each step has its own.
-    pub const FIXED: [&'static str; 7] = [
+    /// The points that an attempt may pass, in order. Between `began` and `reboot-begun` each step has its own. Only an
+    /// attempt that reboots the node passes `reboot-begun`, and once more with each try.
+    pub const FIXED: [&'static str; 8] = [
         "opened",
         "downloaded",
         "began",
+        "reboot-begun",
         "verify-begun",
         "ended",
         "acknowledged",
@@ -187,6 +278,33 @@ impl FileJournal {
         Ok(content.and_then(|content| understand(&content).ok()))
     }
 
+    /// What was set aside beside a journal and still lies there, each with what a person should do, in words. It ends
+    /// when that person removes the file.
+    pub fn set_asides(journal: &Path) -> Vec<String> {
+        let name = journal.file_name().unwrap_or_default().to_string_lossy();
+        let corrupt = format!("{name}.corrupt-");
+        let folder = journal.parent().unwrap_or(Path::new("/"));
+        let Ok(files) = fs::read_dir(folder) else {
+            return Vec::new();
+        };
+        let files = files.filter_map(|file| Some(file.ok()?.path()));
+        let mut asides: Vec<_> = files
+            .filter(|path| {
+                let name = path.file_name().unwrap_or_default();
+                name.to_string_lossy().starts_with(&corrupt)
+            })
+            .map(|path| {
+                format!(
+                    "a journal could not be understood and was set aside as {}: what its update did is not known; look \
+                     at the node with `dpkg --audit`, then remove the file",
+                    path.display()
+                )
+            })
+            .collect();
+        asides.sort();
+        asides
+    }
+
     /// Renames a file that cannot be understood, so that a person can look at it.
     fn set_aside(&self, why: &str) -> Result<(), FileError> {
         let mut number = 0;
@@ -197,8 +315,7 @@ impl FileJournal {
             }
             number += 1;
         };
-        std::fs::rename(&self.path, &aside)
-            .map_err(FileError::while_doing("set aside", &self.path))?;
+        fs::rename(&self.path, &aside).map_err(FileError::while_doing("set aside", &self.path))?;
         durable::flush_folder(&self.path)?;
         tracing::error!(
             why,
@@ -256,29 +373,29 @@ mod tests {
     use super::*;
     use crate::model::{News, Wish};
 
+    fn event(news: News, sequence: u32) -> Event {
+        Event {
+            sequence,
+            at: DateTime::UNIX_EPOCH,
+            boot_id: String::new(),
+            news,
+            account: None,
+        }
+    }
+
     fn entry() -> Entry {
+        let target = Target {
+            digest: "d".into(),
+            wish: Wish::Unknown,
+        };
         Entry {
-            attempt: Uuid::from_u128(7),
-            target: Target {
-                digest: "d".into(),
-                wish: Wish::Unknown,
-            },
             phase: Phase::Staged,
-            plan: Plan::default(),
-            steps: Vec::new(),
-            events: [News::Downloading(Plan::default()), News::Downloaded]
-                .into_iter()
-                .zip(1..)
-                .map(|(news, sequence)| Event {
-                    sequence,
-                    at: DateTime::UNIX_EPOCH,
-                    boot_id: String::new(),
-                    news,
-                })
-                .collect(),
+            events: vec![
+                event(News::Downloading(Plan::default()), 1),
+                event(News::Downloaded, 2),
+            ],
             acknowledged: 1,
-            before: None,
-            remarks: Vec::new(),
+            ..Entry::new(Uuid::from_u128(7), target)
         }
     }
 
@@ -333,5 +450,55 @@ mod tests {
             let aside = folder.path().join(format!("journal.json.corrupt-{number}"));
             assert_eq!(std::fs::read_to_string(aside).unwrap(), bad);
         }
+    }
+
+    #[test]
+    fn what_was_set_aside_is_told_until_a_person_removes_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.json");
+        assert!(FileJournal::set_asides(&path).is_empty());
+        std::fs::write(&path, "noise").unwrap();
+        FileJournal::at(&path).read().unwrap();
+        let told = FileJournal::set_asides(&path);
+        let aside = folder.path().join("journal.json.corrupt-0");
+        assert_eq!(told.len(), 1);
+        assert!(told[0].contains(&aside.display().to_string()), "{told:?}");
+        std::fs::remove_file(aside).unwrap();
+        assert!(FileJournal::set_asides(&path).is_empty());
+        assert!(FileJournal::set_asides(Path::new("/no/such/folder/journal.json")).is_empty());
+    }
+
+    #[test]
+    fn a_clock_that_jumps_makes_no_negative_time() {
+        let at = |seconds| DateTime::from_timestamp(seconds, 0).unwrap();
+        let mut entry = entry();
+        entry.spent("download", (at(100), at(103)), 7);
+        entry.spent("download", (at(103), at(5)), 1);
+        entry.spent("apply", (at(9), at(8)), 0);
+        let account = entry.account().unwrap();
+        let told: Vec<_> = account
+            .phases
+            .iter()
+            .map(|span| (span.phase.as_str(), span.millis, span.bytes))
+            .collect();
+        assert_eq!(told, [("download", 3000, 8), ("apply", 0, 0)]);
+    }
+
+    #[test]
+    fn the_journal_of_an_agent_that_noted_less_is_understood() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.json");
+        let earlier = r#"{"format":1,"attempt":{
+            "attempt":"00000000-0000-0000-0000-000000000007",
+            "target":{"digest":"d","wish":{"packages":{"mode":"latest","sources":[]}}},
+            "phase":"applying",
+            "plan":{"changes":[{"name":"a","architecture":"all","before":"1","after":"2"}],"download_bytes":3},
+            "steps":[],"events":[{"sequence":1,"at":"1970-01-01T00:00:00Z","boot_id":"b","news":"began"}],
+            "acknowledged":0,"before":null}}"#;
+        std::fs::write(&path, earlier).unwrap();
+        let entry = FileJournal::at(&path).read().unwrap().unwrap();
+        assert_eq!(entry.phase, Phase::Applying);
+        assert!(entry.baselines.is_empty());
+        assert_eq!(entry.account(), None);
     }
 }

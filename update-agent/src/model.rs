@@ -1,10 +1,14 @@
 //! What the agent knows and does, in its own words. The journal is written in these types; [`crate::link`] turns them
 //! into messages and back.
 
+mod failure;
+
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::grants::Grant;
+
+pub use self::failure::{Failure, FailureKind, tail};
 
 /// What is wanted of the node, and the name of that wish.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +38,80 @@ pub struct PackageWish {
     pub mode: PackageMode,
     /// Further sources for this update only, one DEB822 stanza an element.
     pub sources: Vec<String>,
+    /// How it may be done.
+    #[serde(default)]
+    pub rules: PackageRules,
+    /// With [`PackageRules::min_age_days`]: the versions that are old enough. No other is newly installed.
+    #[serde(default)]
+    pub settled: Vec<KnownVersion>,
+}
+
+impl PackageWish {
+    /// A wish without sources of its own and with the usual rules.
+    pub fn new(mode: PackageMode) -> Self {
+        Self {
+            mode,
+            sources: Vec::new(),
+            rules: PackageRules::default(),
+            settled: Vec::new(),
+        }
+    }
+}
+
+/// How packages may be brought to a state. The limits that the machine's owner set hold besides.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PackageRules {
+    /// Only what comes from these suites or codenames; from any if there are none.
+    pub suites: Vec<String>,
+    /// Patterns (`*` and `?`) of names that are left as they are.
+    pub exclude: Vec<String>,
+    /// Whether packages may be removed for it.
+    pub allow_removals: bool,
+    /// Whether an older version may replace a newer one.
+    pub allow_downgrades: bool,
+    /// Whether the node reboots afterwards.
+    pub reboot: RebootRule,
+    /// What becomes of services that run what was replaced.
+    pub services: ServiceRule,
+    /// While fetching; 0 for no limit.
+    pub download_bytes_per_second: u64,
+    /// Only versions that the server first heard of so many days ago; 0 for any.
+    pub min_age_days: u32,
+}
+
+/// Whether the node reboots after an update.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RebootRule {
+    /// If the update asks for it, and while the window is open.
+    #[default]
+    IfRequired,
+    /// Not by itself.
+    Never,
+}
+
+/// What becomes of services that still run what was replaced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServiceRule {
+    /// They run on.
+    #[default]
+    Leave,
+    /// They are restarted, but for those that take the machine's users or the agent along.
+    Restart,
+}
+
+/// A version of a package.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownVersion {
+    /// Debian's name.
+    pub name: String,
+    /// Debian's name of the architecture.
+    pub architecture: String,
+    /// Debian's version.
+    pub version: String,
 }
 
 /// Which packages, in which versions.
@@ -100,6 +178,15 @@ pub struct Plan {
     pub changes: Vec<Change>,
     /// Bytes to fetch.
     pub download_bytes: u64,
+    /// By how many bytes what is installed grows; negative if it shrinks.
+    #[serde(default)]
+    pub disk_bytes: i64,
+    /// Whether it will probably ask for a reboot.
+    #[serde(default)]
+    pub reboot_expected: bool,
+    /// Packages that have a newer version and do not get it, by name, then architecture.
+    #[serde(default)]
+    pub withheld: Vec<Withheld>,
 }
 
 /// One package before and after.
@@ -114,6 +201,46 @@ pub struct Change {
     pub before: Option<String>,
     /// The version that will be there; none if it is to be removed.
     pub after: Option<String>,
+    /// The suite that it comes from; empty if it comes from none.
+    #[serde(default)]
+    pub suite: String,
+    /// Bytes to fetch for it.
+    #[serde(default)]
+    pub download_bytes: u64,
+}
+
+/// A package that has a newer version and does not get it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Withheld {
+    /// Debian's name.
+    pub name: String,
+    /// Debian's name of the architecture.
+    pub architecture: String,
+    /// The version that is there.
+    pub installed: String,
+    /// The version that could be there.
+    pub available: String,
+    /// Why it is not.
+    pub cause: WithheldCause,
+}
+
+/// Why a package does not get its newer version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WithheldCause {
+    /// A person marked it to stay.
+    Hold,
+    /// Its dependencies cannot be met without more than an upgrade.
+    KeptBack,
+    /// Its publisher lets it out to some machines first.
+    Phased,
+    /// The node's preferences pin another version.
+    Pinned,
+    /// The machine's owner does not allow it.
+    Limits,
+    /// The policy leaves it out: by name, by suite or by age.
+    Policy,
 }
 
 /// A package as it was found.
@@ -130,91 +257,6 @@ pub struct PackageResult {
     pub state: String,
 }
 
-/// Why an attempt failed, for programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FailureKind {
-    /// The lists of packages could not be made current.
-    Refresh,
-    /// There is no way to the wanted state.
-    Plan,
-    /// Something could not be fetched.
-    Download,
-    /// Something is not signed by whom it should be.
-    Signature,
-    /// The disk is full or does not work.
-    Storage,
-    /// A package's script or dpkg itself failed.
-    Apply,
-    /// Applied, but not found as wanted.
-    Verify,
-    /// The agent was killed and could not finish.
-    Interrupted,
-    /// The agent does not know how to do what was asked.
-    Unsupported,
-}
-
-/// Why something did not work, for a person as well.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{reason}")]
-#[serde(deny_unknown_fields)]
-pub struct Failure {
-    /// For programs.
-    pub kind: FailureKind,
-    /// What a person needs to know, at most [`Failure::MAX_REASON`] bytes.
-    pub reason: String,
-    /// The last lines of the tool that failed, at most [`Failure::MAX_LOG`] bytes.
-    pub log: String,
-}
-
-impl Failure {
-    /// The most bytes that a reason may have.
-    pub const MAX_REASON: usize = 4 << 10;
-    /// The most bytes that a log may have.
-    pub const MAX_LOG: usize = 32 << 10;
-    /// The most bytes of the log that a remark may have.
-    pub const MAX_REMARK: usize = 1 << 10;
-
-    /// A failure without a tool's words.
-    pub fn new(kind: FailureKind, reason: impl Into<String>) -> Self {
-        Self::with_log(kind, reason, "")
-    }
-
-    /// A failure with the tool's own words, of which the end is kept.
-    pub fn with_log(kind: FailureKind, reason: impl Into<String>, log: &str) -> Self {
-        let mut reason = reason.into();
-        if reason.len() > Self::MAX_REASON {
-            let end = reason.floor_char_boundary(Self::MAX_REASON - 4);
-            reason.truncate(end);
-            reason.push_str(" …");
-        }
-        Self {
-            kind,
-            reason,
-            log: tail(log, Self::MAX_LOG).to_owned(),
-        }
-    }
-
-    /// The same in a few words, for a step that failed and did not matter to the end.
-    pub fn remark(&self, step: &str) -> String {
-        let words = tail(self.log.trim_end(), Self::MAX_REMARK);
-        let colon = if words.is_empty() { "" } else { ":\n" };
-        format!("{step}: {}{colon}{words}", self.reason)
-    }
-}
-
-/// The end of a text, at most `most` bytes, beginning at a line if there is one.
-pub fn tail(text: &str, most: usize) -> &str {
-    if text.len() <= most {
-        return text;
-    }
-    let end = &text[text.ceil_char_boundary(text.len() - most)..];
-    match end.split_once('\n') {
-        Some((_, whole_lines)) if !whole_lines.is_empty() => whole_lines,
-        _ => end,
-    }
-}
-
 /// Something that happened in an attempt. Numbered once, when it is written down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -227,6 +269,37 @@ pub struct Event {
     pub boot_id: String,
     /// What happened.
     pub news: News,
+    /// How it went, with the last event of an attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<Account>,
+}
+
+/// How an attempt went, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Account {
+    /// In the order in which they were passed.
+    pub phases: Vec<PhaseSpan>,
+    /// What went wrong on the way and did not change the end.
+    pub remarks: Vec<String>,
+    /// Configuration files that a person had changed and that stayed; the package's own lies beside each.
+    pub kept_conffiles: Vec<String>,
+    /// Units that were restarted because they ran what was replaced.
+    pub restarted_services: Vec<String>,
+    /// Whether the node still waits for a reboot.
+    pub reboot_required: bool,
+}
+
+/// How long a phase took, and what it fetched.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PhaseSpan {
+    /// `plan`, `download`, `apply`, `reboot` or `verify`.
+    pub phase: String,
+    /// How long it took, by the node's clock; 0 if that was turned back meanwhile.
+    pub millis: u64,
+    /// How much was fetched.
+    pub bytes: u64,
 }
 
 /// What happened.
@@ -239,6 +312,8 @@ pub enum News {
     Downloaded,
     /// The node is being changed from now on.
     Began,
+    /// The node reboots, because the change asks for it.
+    RebootBegun,
     /// Looking at what really runs.
     VerifyBegun,
     /// What runs is what was wanted.
@@ -271,7 +346,11 @@ impl News {
     /// Whether an attempt is over with it.
     pub fn is_terminal(&self) -> bool {
         match self {
-            Self::Downloading(_) | Self::Downloaded | Self::Began | Self::VerifyBegun => false,
+            Self::Downloading(_)
+            | Self::Downloaded
+            | Self::Began
+            | Self::RebootBegun
+            | Self::VerifyBegun => false,
             Self::Finished { .. }
             | Self::Failed { .. }
             | Self::Reverted { .. }
@@ -286,6 +365,7 @@ impl News {
             Self::Downloading(_) => "downloading",
             Self::Downloaded => "downloaded",
             Self::Began => "began",
+            Self::RebootBegun => "reboot begun",
             Self::VerifyBegun => "verify begun",
             Self::Finished { .. } => "finished",
             Self::Failed { .. } => "failed",
@@ -301,26 +381,5 @@ impl News {
             Self::Failed { failure, .. } | Self::Reverted { failure } => Some(failure),
             _ => None,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_log_keeps_its_last_lines_and_a_reason_its_first_words() {
-        let log = "é".repeat(Failure::MAX_LOG) + "\nthe end";
-        let failure = Failure::with_log(FailureKind::Apply, "é".repeat(Failure::MAX_REASON), &log);
-        assert_eq!(failure.log, "the end");
-        assert!(failure.reason.len() <= Failure::MAX_REASON);
-        assert!(failure.reason.ends_with(" …"));
-    }
-
-    #[test]
-    fn a_tail_without_a_line_end_is_cut_between_characters() {
-        assert_eq!(tail("aéb", 2), "b");
-        assert_eq!(tail("aéb", 3), "éb");
-        assert_eq!(tail("one\ntwo\n", 5), "two\n");
     }
 }

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::durable::{self, FileError};
+use crate::identity::Marks;
+use crate::journal::FileJournal;
 use crate::place::Place;
 
 /// Who this node is to the server. Written last when a node enrols: where it is, everything else is.
@@ -25,6 +27,9 @@ pub struct Node {
     pub project: String,
     /// When the credential that enrolment gave ends.
     pub credential_expires: Option<DateTime<Utc>>,
+    /// What the machine was known by when it enrolled; an earlier agent kept nothing of that.
+    #[serde(default)]
+    pub machine: Option<Marks>,
 }
 
 /// The files of a node are not usable.
@@ -54,12 +59,46 @@ impl Node {
         serde_json::from_slice(&content).map_err(|error| corrupt("node.json", error))
     }
 
+    /// What is wrong if this is not the machine that enrolled, with what to do; `None` if it is, or nobody can tell. Two
+    /// machines that speak as one node would undo each other's work at the server.
+    pub fn stranger(&self, now: &Marks) -> Option<String> {
+        let known = self.machine.as_ref()?;
+        known.are_of_another(now).then(|| {
+            format!(
+                "this is not the machine that enrolled as {} (was its disk copied?): make it a node of its own with \
+                 `evenkeel-agent enroll`",
+                self.host_id
+            )
+        })
+    }
+
     /// Makes this place a node.
     pub fn save(&self, place: &Place) -> Result<(), NodeError> {
         let content =
             serde_json::to_vec_pretty(self).map_err(|error| corrupt("node.json", error))?;
         Ok(durable::replace(&place.node(), &content, 0o600)?)
     }
+}
+
+/// Forgets who the node was, before a machine that was made from its disk becomes one of its own: its key, what the server
+/// gave it, and what it prepared. Only what was begun on the disk itself stays, because it must be finished.
+pub fn forget(place: &Place) -> Result<(), FileError> {
+    let files = [
+        // First: where it is, everything else is.
+        place.node(),
+        place.credential(),
+        place.key(),
+        place.ca(),
+        place.grant(),
+        place.status(),
+        place.history(),
+    ];
+    files.iter().try_for_each(|file| durable::remove(file))?;
+    let open = FileJournal::look(&place.journal())?;
+    if open.is_some_and(|entry| !entry.has_begun()) {
+        durable::remove(&place.journal())?;
+    }
+    Ok(())
 }
 
 /// Reads the bearer token.
@@ -160,6 +199,7 @@ mod tests {
             instance_id: "inst-0a1b2c3d".into(),
             project: "default".into(),
             credential_expires: None,
+            machine: None,
         };
         node.save(&place).unwrap();
         assert_eq!(Node::load(&place).unwrap(), node);
@@ -169,6 +209,48 @@ mod tests {
         assert_eq!(load_ca(&place).unwrap().as_deref(), Some("pem"));
         save_ca(&place, None).unwrap();
         assert_eq!(load_ca(&place).unwrap(), None);
+    }
+
+    #[test]
+    fn a_machine_that_was_made_from_a_nodes_disk_is_told_to_enrol_and_forgets() {
+        let (folder, place) = place();
+        let marks = |number| Marks {
+            firmware: Some(Uuid::from_u128(number)),
+            machine_id: None,
+        };
+        let node = Node {
+            server: "https://keel.example:50002".into(),
+            uuid: Uuid::from_u128(1),
+            host_id: "host-0a1b2c3d".into(),
+            instance_id: "inst-0a1b2c3d".into(),
+            project: "default".into(),
+            credential_expires: None,
+            machine: Some(marks(1)),
+        };
+        node.save(&place).unwrap();
+        public_key(&place).unwrap();
+        assert_eq!(node.stranger(&marks(1)), None);
+        let told = node.stranger(&marks(2)).unwrap();
+        assert!(
+            told.contains("host-0a1b2c3d") && told.contains("enroll"),
+            "{told}"
+        );
+
+        forget(&place).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        forget(&place).unwrap();
+    }
+
+    #[test]
+    fn an_earlier_agents_node_is_known() {
+        let (_folder, place) = place();
+        let earlier = r#"{"server":"https://x","uuid":"00000000-0000-0000-0000-000000000001",
+            "host_id":"h","instance_id":"i","project":"p","credential_expires":null}"#;
+        fs::write(place.node(), earlier).unwrap();
+        assert_eq!(
+            Node::load(&place).unwrap().stranger(&Marks::default()),
+            None
+        );
     }
 
     fn hex(text: &str) -> Vec<u8> {

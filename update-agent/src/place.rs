@@ -84,6 +84,16 @@ impl Place {
         self.state.join("ca.pem")
     }
 
+    /// The attempts that ended.
+    pub fn history(&self) -> PathBuf {
+        self.state.join("history.json")
+    }
+
+    /// What the machine's owner allows.
+    pub fn limits(&self) -> PathBuf {
+        self.inside("/etc/evenkeel/limits.toml")
+    }
+
     /// What the agent last did, for `status`.
     pub fn status(&self) -> PathBuf {
         self.state.join("status.json")

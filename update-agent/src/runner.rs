@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 const MOST_OUTPUT: u64 = 64 << 20;
 
 /// What a program sees beside what its command names.
-const VARIABLES: [(&str, &str); 5] = [
+const VARIABLES: [(&str, &str); 6] = [
     (
         "PATH",
         "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -27,6 +27,9 @@ const VARIABLES: [(&str, &str); 5] = [
     ("LC_ALL", "C.UTF-8"),
     ("DEBIAN_FRONTEND", "noninteractive"),
     ("APT_LISTCHANGES_FRONTEND", "none"),
+    // Which services are restarted is the policy's word. And apt would wait here for a restart of the agent, which waits
+    // for apt.
+    ("NEEDRESTART_SUSPEND", "1"),
 ];
 
 /// What becomes of a program that is not done at its deadline.
@@ -169,6 +172,23 @@ pub enum RunError {
 pub trait Runner: Send + Sync {
     /// Runs a program to its end. An exit status other than 0 is an answer, not an error.
     async fn run(&self, command: &Command) -> Result<Output, RunError>;
+
+    /// Starts a program that lives beside other work and ends when its input does: when it is dropped or ended, or when
+    /// the agent is killed. What it says is thrown away, and its deadline does not count. A runner that cannot do this
+    /// says so.
+    fn hold(&self, command: &Command) -> Result<Box<dyn HeldProgram>, RunError> {
+        Err(RunError::Start {
+            program: command.program.clone(),
+            source: io::ErrorKind::Unsupported.into(),
+        })
+    }
+}
+
+/// A program that lives until it is let go. To drop it closes its input and waits for nothing.
+#[async_trait::async_trait]
+pub trait HeldProgram: fmt::Debug + Send + Sync {
+    /// Closes its input and waits for its end; after `wait` it is killed.
+    async fn end(&mut self, wait: Duration);
 }
 
 /// Runs programs of the managed root.
@@ -248,6 +268,40 @@ impl Runner for HostRunner {
                 None => String::new(),
             },
         })
+    }
+
+    fn hold(&self, command: &Command) -> Result<Box<dyn HeldProgram>, RunError> {
+        tracing::debug!(%command, "holding");
+        let mut process = self.process(command);
+        process
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let child = process.spawn().map_err(|source| RunError::Start {
+            program: command.program.clone(),
+            source,
+        })?;
+        Ok(Box::new(HeldChild { child }))
+    }
+}
+
+/// A child with the writing end of its input.
+#[derive(Debug)]
+struct HeldChild {
+    child: tokio::process::Child,
+}
+
+#[async_trait::async_trait]
+impl HeldProgram for HeldChild {
+    async fn end(&mut self, wait: Duration) {
+        let mut group = Group::of(&self.child, AtDeadline::Kill);
+        // To wait for it closes its input first.
+        if tokio::time::timeout(wait, self.child.wait()).await.is_err() {
+            group.kill();
+            // It has been killed: this wait is short, and nothing can be done with what it says.
+            self.child.wait().await.ok();
+        }
+        group.release();
     }
 }
 
@@ -410,6 +464,46 @@ mod tests {
                 "{name}"
             );
         }
+    }
+
+    /// A held program of which `done` is there as soon as it has ended by itself.
+    fn held(folder: &Path) -> (Box<dyn HeldProgram>, PathBuf) {
+        let done = folder.join("done");
+        let script = format!("cat; : > {}", done.display());
+        let command = Command::new("sh", SOON).with(["-c", &script]);
+        let program = HostRunner::new(Path::new("/")).hold(&command).unwrap();
+        (program, done)
+    }
+
+    #[tokio::test]
+    async fn a_held_program_ends_when_it_is_let_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut program, done) = held(folder.path());
+        assert!(!done.exists());
+        program.end(SOON).await;
+        assert!(done.exists());
+        program.end(SOON).await;
+    }
+
+    #[tokio::test]
+    async fn a_held_program_that_is_dropped_ends_by_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let (program, done) = held(folder.path());
+        drop(program);
+        let begun = std::time::Instant::now();
+        while !done.exists() {
+            assert!(begun.elapsed() < SOON, "it is still there");
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_held_program_that_does_not_let_go_is_killed() {
+        let command = Command::new("sleep", SOON).with(["1000"]);
+        let mut program = HostRunner::new(Path::new("/")).hold(&command).unwrap();
+        let begun = std::time::Instant::now();
+        program.end(Duration::from_millis(50)).await;
+        assert!(begun.elapsed() < SOON);
     }
 
     #[tokio::test]

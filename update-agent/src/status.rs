@@ -24,8 +24,18 @@ pub struct Status {
     pub next: Option<DateTime<Utc>>,
     /// What the agent could not do, if the last round did not work.
     pub trouble: String,
+    /// Why the node itself does not let a prepared change begin; empty if it does or nothing is to begin.
+    pub waiting: String,
+    /// What a person should know of the agent itself.
+    pub troubles: Vec<String>,
+    /// What the machine's owner allows, in one line; empty if everything.
+    pub limits: String,
+    /// How far this machine's clock was ahead of the server's at the last contact.
+    pub clock_ahead_seconds: Option<i64>,
     /// When the lists of packages were last made current by the agent.
     pub refreshed: Option<DateTime<Utc>>,
+    /// Why they were not the last time; empty if they were.
+    pub refresh_trouble: String,
     /// How the last attempt ended.
     pub last_end: Option<End>,
 }

@@ -6,7 +6,7 @@ use evenkeel_api::instance::InstanceResource;
 use evenkeel_api::order::OrderResource;
 use evenkeel_api::update_run::RunTarget;
 
-use super::{assignment, instance, pause};
+use super::{assignment, instance, pause, policy};
 use crate::Failure;
 use crate::client::Client;
 use crate::resource::{self, Resource};
@@ -58,6 +58,7 @@ fn page(instance: &InstanceResource, decision: &Decision) -> Page {
         );
         page.field("silent", Cell::toned(text, Tone::Bad));
     }
+    page.field_if("owner's limits", &decision.owner_limits);
     if let Some(grant) = &decision.grant {
         let text = format!("it may begin without asking until {}", show(grant.expires));
         page.field("granted ahead", text);
@@ -86,6 +87,8 @@ fn policy(page: &mut Page, decision: &Decision) {
     page.field("policy", format!("{name}, assigned to the {target}"));
     if let Some(wish) = wished(decision) {
         page.field("wish", words_of_wish(wish));
+        let rules = wish.package_rules.as_ref().map(policy::rules::words);
+        page.field_if("rules", &rules.unwrap_or_default().join("; "));
     }
     if let Some(slots) = &decision.slots {
         let used = assignment::used(slots.held + u32::from(slots.mine), slots.max_concurrent);
@@ -259,6 +262,7 @@ fn changes(decision: &Decision) -> Vec<Vec<Cell>> {
     if wish.mode != "exactly" {
         return available
             .iter()
+            .filter(|update| !update.left_out)
             .map(|update| row_of_update(update, &update.available))
             .collect();
     }

@@ -1,14 +1,17 @@
 //! `evenkeel policy`: what should run.
 
+pub mod rules;
+
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args, Subcommand};
 use evenkeel_api::os::OperatingSystemResource;
 use evenkeel_api::policy::{
-    OsUpdatePolicy, OsUpdatePolicyInput, OsUpdatePolicyList, UpdatePolicyKind,
+    OsUpdatePolicy, OsUpdatePolicyInput, OsUpdatePolicyList, PackageRulesInput, UpdatePolicyKind,
 };
 use serde::Deserialize;
 
+use self::rules::RuleOptions;
 use super::read_yaml;
 use crate::Failure;
 use crate::client::Client;
@@ -44,7 +47,8 @@ pub struct CreatePolicy {
     #[arg(required_unless_present = "file")]
     name: Option<String>,
     /// A policy as YAML, as the ancestor's command line takes it.
-    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "latest", "packages", "sources", "kernel_command", "target_os", "description", "allow_downgrade", "offline_days"])]
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "latest", "packages", "sources", "kernel_command", "target_os", "description", "allow_downgrade", "offline_days",
+        "suites", "exclude", "min_age_days", "allow_removals", "reboot", "restart_services", "download_rate"])]
     file: Option<PathBuf>,
     /// Whatever is newest: every package, or the newest image.
     #[arg(long, conflicts_with_all = ["packages", "sources", "kernel_command", "target_os"])]
@@ -75,6 +79,8 @@ pub struct CreatePolicy {
     /// [default: 7].
     #[arg(long, value_name = "N")]
     offline_days: Option<u32>,
+    #[command(flatten)]
+    rules: RuleOptions,
 }
 
 impl PolicyCommand {
@@ -116,6 +122,7 @@ impl CreatePolicy {
             target_os_id,
             allow_downgrade: spec.allow_downgrade,
             offline_days: spec.offline_days,
+            package_rules: spec.package_rules,
         })
     }
 
@@ -135,6 +142,7 @@ impl CreatePolicy {
             update_sources: sources?,
             allow_downgrade: self.allow_downgrade,
             offline_days: self.offline_days,
+            package_rules: self.rules.input(),
         })
     }
 }
@@ -171,6 +179,8 @@ struct PolicySpec {
     allow_downgrade: bool,
     #[serde(default)]
     offline_days: Option<u32>,
+    #[serde(default)]
+    package_rules: Option<PackageRulesInput>,
 }
 
 impl Resource for OsUpdatePolicy {
@@ -227,7 +237,13 @@ impl Resource for OsUpdatePolicy {
                 show_option(self.timestamps.as_ref().map(|times| times.created_at)),
             );
         let one = |text: &str| vec![Cell::from(text)];
+        let rules = rules::words(&self.package_rules);
         page.table(
+            "Rules:",
+            &["RULE"],
+            rules.iter().map(|rule| one(rule)).collect(),
+        )
+        .table(
             "Packages:",
             &["PACKAGE"],
             self.update_packages.lines().map(one).collect(),

@@ -1,5 +1,6 @@
 //! `evenkeel run`: what happened.
 
+mod account;
 mod watch;
 
 use clap::Subcommand;
@@ -132,12 +133,14 @@ impl Resource for OsUpdateRun {
                     "STATUS",
                 ],
                 self.packages.iter().map(package).collect(),
-            )
-            .table(
-                "Events:",
-                &["TIME", "EVENT", "STATE", "NODE'S TIME", "DETAIL"],
-                self.events.iter().map(event).collect(),
             );
+        account::show(&mut page, self);
+        page.table(
+            "Events:",
+            &["TIME", "EVENT", "STATE", "NODE'S TIME", "DETAIL"],
+            self.events.iter().map(event).collect(),
+        );
+        account::show_log(&mut page, self);
         page
     }
 }

@@ -276,3 +276,47 @@ async fn a_policy_may_go_back_and_may_hold_offline() {
     POST os-update-policies {"name":"back","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":true,"offlineDays":0}
     "#);
 }
+
+#[tokio::test]
+async fn a_policy_may_have_rules_for_packages() {
+    let desk = Desk::new().await;
+    let made = json!({
+        "resourceId": "osupdatepolicy-00000001", "name": "careful", "updatePolicy": "UPDATE_POLICY_LATEST",
+        "packageRules": {
+            "suites": ["bookworm-security"], "exclude": ["linux-*", "jq"], "minAgeDays": 7, "allowRemovals": true,
+            "reboot": "NEVER", "services": "RESTART", "downloadBytesPerSecond": 2_097_152,
+        },
+    });
+    desk.double.answer("POST os-update-policies", made);
+    let line = "evenkeel policy create careful --latest --suite bookworm-security --exclude linux-* --exclude jq \
+                --min-age-days 7 --allow-removals --reboot never --restart-services --download-rate 2M";
+    let words: Vec<_> = line.split_whitespace().collect();
+    insta::assert_snapshot!(desk.run(&words.join(" ")).await, @r"
+    id          osupdatepolicy-00000001
+    name        careful
+    wish        whatever is newest
+    downgrades  not allowed
+    offline     never
+    created     -
+
+    Rules:
+    RULE
+    only from bookworm-security
+    without linux-*, jq
+    only versions that are known for 7 days
+    packages may be removed
+    no reboot
+    services that run what was replaced are restarted
+    at most 2097152 bytes a second
+    ");
+    let path = desk.home.path().join("policy.yaml");
+    let text =
+        "spec: {name: careful, updatePolicy: UPDATE_POLICY_LATEST, packageRules: {exclude: [jq]}}";
+    std::fs::write(&path, text).expect("written");
+    desk.run(&format!("evenkeel policy create -f {}", path.display()))
+        .await;
+    insta::assert_snapshot!(desk.double.asked(), @r#"
+    POST os-update-policies {"name":"careful","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":false,"packageRules":{"suites":["bookworm-security"],"exclude":["linux-*","jq"],"minAgeDays":7,"allowRemovals":true,"reboot":"NEVER","services":"RESTART","downloadBytesPerSecond":2097152}}
+    POST os-update-policies {"name":"careful","updatePolicy":"UPDATE_POLICY_LATEST","allowDowngrade":false,"packageRules":{"exclude":["jq"]}}
+    "#);
+}

@@ -147,6 +147,33 @@ async fn a_wish_for_whatever_is_newest_would_change_all_that_is_available() {
 }
 
 #[tokio::test]
+async fn what_the_rules_leave_out_would_not_change() {
+    let mut careful = decision();
+    careful["policy"]["target"] = json!({
+        "mode": "latest", "packageRules": {"exclude": ["ba*"], "minAgeDays": 1},
+    });
+    careful["availableUpdates"][1]["leftOut"] = json!(true);
+    let desk = desk(careful).await;
+    let text = desk.run("evenkeel explain inst-00000001").await;
+    let rules = "rules        without ba*; only versions that are known for a day\n";
+    assert!(text.contains(rules), "{text}");
+    assert!(
+        text.contains("curl     amd64         8.4        8.5\n"),
+        "{text}"
+    );
+    assert!(!text.contains("bash"), "{text}");
+}
+
+#[tokio::test]
+async fn the_words_of_a_node_cannot_play_with_the_terminal() {
+    let mut told = decision();
+    told["ownerLimits"] = json!("hours 22:00-04:00\u{1b}[2J\r");
+    let desk = desk(told).await;
+    let text = desk.run("evenkeel explain inst-00000001").await;
+    assert!(text.contains("hours 22:00-04:00[2J\n"), "{text}");
+}
+
+#[tokio::test]
 async fn a_host_on_which_nothing_runs_cannot_be_explained() {
     let desk = Desk::new().await;
     desk.double
@@ -182,6 +209,49 @@ async fn a_host_on_which_nothing_runs_cannot_be_explained() {
 async fn an_instance_shows_its_conditions_and_the_policy_that_applies() {
     let desk = desk(decision()).await;
     insta::assert_snapshot!(desk.run("evenkeel instance get inst-00000001").await);
+}
+
+#[tokio::test]
+async fn a_run_tells_how_it_went_and_the_last_words_of_one_that_failed() {
+    let mut failed = run("failed", 2);
+    failed["account"] = json!({
+        "phases": [
+            {"phase": "download", "millis": 12_340, "bytes": 12_000_000},
+            {"phase": "apply", "millis": 125_000, "bytes": 0},
+        ],
+        "remarks": ["cron.service was left as it was"],
+        "keptConffiles": ["/etc/curlrc"],
+        "restartedServices": ["ssh.service"],
+        "rebootRequired": true,
+    });
+    let words: Vec<String> = (0..40).map(|n| format!("line {n}\n")).collect();
+    failed["log"] = json!(format!("{}\ndpkg: error\u{1b}[0m\n", words.concat()));
+    let desk = Desk::new().await;
+    desk.double
+        .answer("GET os-update-runs/osupdaterun-00000001", failed);
+    let text = desk.run("evenkeel run get osupdaterun-00000001").await;
+    for told in [
+        "reboot    still required\n",
+        "PHASE     TOOK   FETCHED\ndownload  12.3s  12.0 MB\napply     2m 5s  -\n",
+        "Remarks:\nREMARK\ncron.service was left as it was\n",
+        "Configuration files that were kept as a person left them:\nFILE\n/etc/curlrc\n",
+        "Services that were restarted:\nUNIT\nssh.service\n",
+        "The node's last words:\nLINE\nline 11\n",
+        "line 39\ndpkg: error[0m\n",
+    ] {
+        assert!(text.contains(told), "{told:?} in {text}");
+    }
+    let line = "evenkeel run watch osupdaterun-00000001";
+    let (watched, ending) = desk.answer(line, "").await.expect("it can be watched");
+    assert_eq!(ending, Ending::RunNotSucceeded);
+    for told in [
+        "  took: download 12.3s (12.0 MB), apply 2m 5s\n",
+        "  kept as it was: /etc/curlrc\n",
+        "  remark: cron.service was left as it was\n",
+        "  a reboot is still required\n",
+    ] {
+        assert!(watched.contains(told), "{told:?} in {watched}");
+    }
 }
 
 #[tokio::test]

@@ -85,9 +85,10 @@ impl Case<'_> {
         match (&self.known.speaks, present) {
             (Protocol::Eim, Err(Reason::NoPolicy | Reason::PolicyDoesNotFit { .. })) => None,
             (Protocol::Eim, present) => run.target.clone().or(present.ok()),
-            (_, present) => present
-                .ok()
-                .filter(|target| run.target.as_ref() == Some(target)),
+            (_, present) => present.ok().filter(|target| {
+                let frozen = run.target.as_ref();
+                frozen.is_some_and(|frozen| frozen.is_same(target))
+            }),
         }
     }
 

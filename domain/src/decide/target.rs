@@ -9,7 +9,7 @@ use crate::assignment::Assigned;
 use crate::id::{OsId, PolicyId};
 use crate::os::{Image, OsKind, compare_versions};
 use crate::package::WantedPackage;
-use crate::policy::{UpdatePolicy, Wish};
+use crate::policy::{PackageRules, UpdatePolicy, Wish};
 
 /// A wish as a node can obey it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,12 @@ pub enum TargetKind {
         sources: Vec<String>,
         /// The kernel's command line; empty if it is not wished for.
         kernel_command: String,
+        /// How it may be done.
+        #[serde(default, skip_serializing_if = "PackageRules::is_usual")]
+        rules: PackageRules,
+        /// Whether an older version may replace a newer one.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        allow_downgrades: bool,
     },
     /// A whole image.
     Image(Image),
@@ -62,6 +68,26 @@ impl Target {
         }
     }
 
+    /// Whether it is the same wish. Policies never change, so for packages and command lines the policy says so: an older
+    /// release wrote down less of them. What stands behind the id of an image may change.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (&self.wish, &other.wish) {
+            (TargetKind::Packages { .. }, TargetKind::Packages { .. })
+            | (TargetKind::Kernel { .. }, TargetKind::Kernel { .. }) => self.policy == other.policy,
+            _ => self == other,
+        }
+    }
+
+    /// How many days ago a version must have been seen first to be installed; 0 if its age does not matter.
+    #[must_use]
+    pub const fn min_age_days(&self) -> u32 {
+        match &self.wish {
+            TargetKind::Packages { rules, .. } => rules.min_age_days,
+            TargetKind::Image(_) | TargetKind::Kernel { .. } => 0,
+        }
+    }
+
     /// The module of an agent that can do it.
     #[must_use]
     pub const fn module(&self) -> &'static str {
@@ -89,21 +115,23 @@ impl Target {
     /// What a policy means for an instance that is updated by packages.
     #[must_use]
     pub fn of_packages(policy: &UpdatePolicy) -> Self {
-        let wish = match &policy.spec.wish {
-            Wish::Latest => TargetKind::Packages {
-                exactly: None,
-                sources: Vec::new(),
-                kernel_command: String::new(),
-            },
-            Wish::Target(target) => TargetKind::Packages {
-                exactly: Some(target.packages.clone()),
-                sources: target.sources.clone(),
-                kernel_command: target.kernel_command.clone(),
-            },
+        let (exactly, sources, kernel_command) = match &policy.spec.wish {
+            Wish::Latest => (None, Vec::new(), String::new()),
+            Wish::Target(target) => (
+                Some(target.packages.clone()),
+                target.sources.clone(),
+                target.kernel_command.clone(),
+            ),
         };
         Self {
             policy: policy.id,
-            wish,
+            wish: TargetKind::Packages {
+                exactly,
+                sources,
+                kernel_command,
+                rules: policy.spec.rules.clone(),
+                allow_downgrades: policy.spec.allow_downgrade,
+            },
         }
     }
 }

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 mod images;
 mod properties;
+mod rules;
 
 use super::*;
 use crate::assignment::{Brake, Limits, Scope};

@@ -231,6 +231,9 @@ impl Answer {
                 exactly,
                 sources,
                 kernel_command,
+                // The ancestor's agents know no rules.
+                rules: _,
+                allow_downgrades: _,
             } => {
                 self.kernel_command.clone_from(kernel_command);
                 self.custom_repos.clone_from(sources);

@@ -432,6 +432,7 @@ impl Proof {
             plan: (!detail.packages.is_empty()).then_some(detail.packages),
             results: Vec::new(),
             log: detail.text,
+            account: None,
         };
     }
 }

@@ -27,6 +27,8 @@ named! {
         Interrupted = "interrupted",
         /// The agent does not know how.
         Unsupported = "unsupported",
+        /// The machine's owner does not allow it.
+        Limits = "limits",
     }
 }
 

@@ -4,10 +4,12 @@ use std::cmp::Ordering;
 
 use evenkeel_api::Timestamps;
 use evenkeel_api::timestamps::unix_seconds;
-use evenkeel_api::update_run::{FrozenPolicy, OsUpdateRun, RunEvent, RunPackage};
+use evenkeel_api::update_run::{
+    FrozenPolicy, OsUpdateRun, RunAccount, RunEvent, RunPackage, RunPhase,
+};
 use evenkeel_domain::package::{PackageChange, PackageVersion};
 use evenkeel_domain::policy::UpdatePolicy;
-use evenkeel_domain::run::{RecordedEvent, RunState, UpdateRun};
+use evenkeel_domain::run::{Account, PhaseSpan, RecordedEvent, RunState, UpdateRun};
 use serde_json::{Value, json};
 
 use crate::shape::indication;
@@ -45,6 +47,7 @@ pub fn run(run: &UpdateRun) -> OsUpdateRun {
             .as_ref()
             .map(|order| orders::resource(run.instance, order)),
         packages,
+        account: account(&run.account),
         log: run.log.clone(),
         ..OsUpdateRun::default()
     }
@@ -77,6 +80,21 @@ fn frozen(policy: &UpdatePolicy) -> FrozenPolicy {
             .map(|os| os.to_string())
             .unwrap_or_default(),
         allow_downgrade: wire.allow_downgrade,
+    }
+}
+
+fn account(account: &Account) -> RunAccount {
+    let phase = |span: &PhaseSpan| RunPhase {
+        phase: span.phase.clone(),
+        millis: span.millis,
+        bytes: span.bytes,
+    };
+    RunAccount {
+        phases: account.phases.iter().map(phase).collect(),
+        remarks: account.remarks.clone(),
+        kept_conffiles: account.kept_conffiles.clone(),
+        restarted_services: account.restarted_services.clone(),
+        reboot_required: account.reboot_required,
     }
 }
 

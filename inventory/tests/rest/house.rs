@@ -10,7 +10,10 @@ use evenkeel_auth::{Authority, Keys, Role, Settings as AuthSettings};
 use evenkeel_domain::decide::{Target, TargetKind};
 use evenkeel_domain::id::{InstanceId, RunId};
 use evenkeel_domain::package::{FoundPackage, PackageChange, PackageResult};
-use evenkeel_domain::run::{AttemptId, Evidence, Happening, Origin, Patience, RunEvent};
+use evenkeel_domain::policy::PackageRules;
+use evenkeel_domain::run::{
+    Account, AttemptId, Evidence, Happening, Origin, Patience, PhaseSpan, RunEvent,
+};
 use evenkeel_domain::tenant::{ProjectName, TenantId};
 use evenkeel_inventory::{Inventory, Settings, router};
 use evenkeel_kit::{Clock, TestClock};
@@ -225,6 +228,8 @@ impl House {
                 exactly: None,
                 sources: Vec::new(),
                 kernel_command: String::new(),
+                rules: PackageRules::default(),
+                allow_downgrades: false,
             },
         };
         let opening = Opening {
@@ -239,37 +244,7 @@ impl House {
             },
             follows: None,
         };
-        let plan = PackageChange {
-            name: "curl".to_owned(),
-            architecture: "amd64".to_owned(),
-            before: Some("8.4".to_owned()),
-            wanted: Some("8.5".to_owned()),
-            found: None,
-        };
-        let began = happening(
-            1,
-            RunEvent::Downloading,
-            Evidence {
-                plan: Some(vec![plan]),
-                ..Evidence::default()
-            },
-        );
-        let found = PackageResult {
-            name: "curl".to_owned(),
-            architecture: "amd64".to_owned(),
-            found: FoundPackage {
-                version: Some("8.5".to_owned()),
-                state: "installed".to_owned(),
-            },
-        };
-        let finished = happening(
-            2,
-            RunEvent::Finished,
-            Evidence {
-                results: vec![found],
-                ..Evidence::default()
-            },
-        );
+        let (began, finished) = upgrade_of_curl();
         let patience = Patience::default();
         let now = self.clock.now();
         let new = Subject::New(Box::new(opening));
@@ -283,6 +258,38 @@ impl House {
         tx.commit().await.expect("committed");
         run.id
     }
+}
+
+/// Its beginning with the plan, and its end with what was found.
+fn upgrade_of_curl() -> (Happening, Happening) {
+    let plan = PackageChange {
+        name: "curl".to_owned(),
+        architecture: "amd64".to_owned(),
+        before: Some("8.4".to_owned()),
+        wanted: Some("8.5".to_owned()),
+        found: None,
+    };
+    let began = Evidence {
+        plan: Some(vec![plan]),
+        ..Evidence::default()
+    };
+    let found = PackageResult {
+        name: "curl".to_owned(),
+        architecture: "amd64".to_owned(),
+        found: FoundPackage {
+            version: Some("8.5".to_owned()),
+            state: "installed".to_owned(),
+        },
+    };
+    let finished = Evidence {
+        results: vec![found],
+        account: Some(account()),
+        ..Evidence::default()
+    };
+    (
+        happening(1, RunEvent::Downloading, began),
+        happening(2, RunEvent::Finished, finished),
+    )
 }
 
 /// The ids of one thing of each kind.
@@ -353,6 +360,21 @@ pub fn os_body(name: &str) -> Value {
 
 pub fn noon() -> DateTime<Utc> {
     "2026-03-01T12:00:00Z".parse().expect("a time")
+}
+
+/// How a run went that kept a file which a person had changed.
+fn account() -> Account {
+    let span = |phase: &str, millis, bytes| PhaseSpan {
+        phase: phase.to_owned(),
+        millis,
+        bytes,
+    };
+    Account {
+        phases: vec![span("download", 1_500, 2_048), span("apply", 3_000, 0)],
+        kept_conffiles: vec!["/etc/curlrc".to_owned()],
+        reboot_required: true,
+        ..Account::default()
+    }
 }
 
 fn happening(sequence: u32, event: RunEvent, evidence: Evidence) -> Happening {

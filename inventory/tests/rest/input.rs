@@ -78,6 +78,7 @@ async fn a_bad_policy_is_refused_with_its_field() {
         json!({"name": "p", "updatePolicy": "UPDATE_POLICY_LATEST", "updatePackages": "jq"});
     let offline = |days: u32| json!({"name": "p", "updatePolicy": "UPDATE_POLICY_LATEST", "offlineDays": days});
     let wishing = |packages: &str| json!({"name": "p", "updatePolicy": "UPDATE_POLICY_TARGET", "updatePackages": packages});
+    let ruled = |rules: Value| json!({"name": "p", "updatePolicy": "UPDATE_POLICY_LATEST", "packageRules": rules});
     let cases = vec![
         (json!({"updatePolicy": "UPDATE_POLICY_LATEST"}), "name"),
         (
@@ -91,6 +92,16 @@ async fn a_bad_policy_is_refused_with_its_field() {
         (wishing("curl=not a version"), "updatePackages"),
         (wishing("curl\ncurl"), "updatePackages"),
         (offline(366), "offlineDays"),
+        (
+            ruled(json!({"suites": ["a;reboot"]})),
+            "packageRules.suites",
+        ),
+        (ruled(json!({"exclude": ["-o"]})), "packageRules.exclude"),
+        (ruled(json!({"minAgeDays": 366})), "packageRules.minAgeDays"),
+        (
+            ruled(json!({"downloadBytesPerSecond": 1})),
+            "packageRules.downloadBytesPerSecond",
+        ),
     ];
     refused(&house, "os-update-policies", "os-update-policies", cases).await;
 }

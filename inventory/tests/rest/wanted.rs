@@ -155,6 +155,49 @@ async fn a_policy_that_does_not_fit_is_skipped_and_named() {
 }
 
 #[tokio::test]
+async fn a_policy_tells_how_packages_may_be_brought_to_it() {
+    let house = House::new().await;
+    let things = house.furnish().await;
+    let latest = |rules: Value| json!({"name": "careful", "updatePolicy": "UPDATE_POLICY_LATEST", "packageRules": rules});
+    let usual = house
+        .ok("POST os-update-policies", Some(latest(Value::Null)))
+        .await;
+    let none = json!({
+        "suites": [], "exclude": [], "minAgeDays": 0, "allowRemovals": false, "reboot": "IF_REQUIRED",
+        "services": "LEAVE", "downloadBytesPerSecond": 0,
+    });
+    assert_eq!(usual["packageRules"], none);
+
+    let rules = json!({
+        "suites": ["bookworm-security"], "exclude": ["linux-*"], "minAgeDays": 7, "allowRemovals": true,
+        "reboot": "NEVER", "services": "RESTART", "downloadBytesPerSecond": 1_048_576,
+    });
+    let body = latest(rules.clone());
+    let made = house.ok("POST os-update-policies", Some(body)).await;
+    assert_eq!(made["packageRules"], rules);
+    let id = made["resourceId"].as_str().expect("an id");
+    house.assign(&things.instance, id).await;
+    let decision = house.decision(&things).await;
+    assert_eq!(decision["policy"]["target"]["packageRules"], rules);
+
+    let mut image = os_body("Edge 3");
+    image["osType"] = json!("OS_TYPE_IMMUTABLE");
+    let image = house.ok("POST compute/os", Some(image)).await;
+    let body = |rules: &Value| {
+        json!({
+            "name": "image", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": image["resourceId"],
+            "packageRules": rules,
+        })
+    };
+    let refused = house
+        .ours("POST os-update-policies", Some(body(&rules)))
+        .await;
+    assert_eq!(refused.0, StatusCode::BAD_REQUEST);
+    assert_eq!(refused.1["field"], "packageRules");
+    house.ok("POST os-update-policies", Some(body(&none))).await;
+}
+
+#[tokio::test]
 async fn an_assignment_with_limits_tells_how_far_they_are_used_up() {
     let house = House::new().await;
     let things = house.furnish().await;
@@ -379,4 +422,71 @@ async fn a_schedule_is_changed_in_part_or_as_a_whole() {
         (status, &problem["field"]),
         (StatusCode::BAD_REQUEST, &json!("startSeconds"))
     );
+}
+
+#[tokio::test]
+async fn a_node_that_holds_back_what_it_could_begin_says_why() {
+    let house = House::new().await;
+    let things = house.furnish().await;
+    house.speaks(&things).await;
+    house
+        .known(&things, |node| {
+            node.waiting = "alice is logged in".to_owned();
+            node.facts = json!({"limits": "hours 22:00-04:00"});
+        })
+        .await;
+    let decision = house.decision(&things).await;
+    assert_eq!(decision["waiting"], "alice is logged in");
+    assert_eq!(decision["ownerLimits"], "hours 22:00-04:00");
+    let text = |decision: &Value| decision["reason"]["text"].as_str().map(str::to_owned);
+    let reason = text(&decision).expect("a reason");
+    assert!(
+        !reason.contains("the node waits"),
+        "it could not begin anyway: {reason}"
+    );
+
+    let order = format!("PUT compute/instances/{}/order", things.instance);
+    let now = json!({"kind": "now", "seconds": 600, "reason": "a hole"});
+    house.ok(&order, Some(now)).await;
+    let decision = house.decision(&things).await;
+    assert_eq!(told(&decision), ("window_open", true));
+    let reason = text(&decision).expect("a reason");
+    assert!(
+        reason.ends_with("; the node waits: alice is logged in"),
+        "{reason}"
+    );
+}
+
+/// EIM's agents know no rules.
+#[tokio::test]
+async fn what_the_rules_leave_out_is_told_of_nodes_that_know_rules() {
+    let house = House::new().await;
+    let things = house.furnish().await;
+    let body = json!({
+        "name": "careful", "updatePolicy": "UPDATE_POLICY_LATEST", "packageRules": {"exclude": ["ba*"]},
+    });
+    let made = house.ok("POST os-update-policies", Some(body)).await;
+    let id = made["resourceId"].as_str().expect("an id");
+    house.assign(&things.instance, id).await;
+    let available =
+        r#"[{"name":"bash","architecture":"amd64"},{"name":"curl","architecture":"amd64"}]"#;
+    let left_out = async || {
+        let decision = house.decision(&things).await;
+        let updates = decision["availableUpdates"].as_array().expect("a list");
+        updates
+            .iter()
+            .map(|one| one["leftOut"] == true)
+            .collect::<Vec<_>>()
+    };
+    house.speaks(&things).await;
+    house
+        .known(&things, |node| {
+            node.os_update_available = available.to_owned();
+        })
+        .await;
+    assert_eq!(left_out().await, [true, false]);
+    house
+        .known(&things, |node| node.protocol = Protocol::Eim)
+        .await;
+    assert_eq!(left_out().await, [false, false]);
 }

@@ -7,6 +7,7 @@ use evenkeel_domain::decide::Protocol;
 use evenkeel_domain::eim::MAX_AVAILABLE;
 use evenkeel_domain::invalid::Invalid;
 use evenkeel_domain::os::{Image, OsKind};
+use evenkeel_domain::text::{cut, cut_list, storable};
 use evenkeel_proto::agent::{AvailablePackage, Facts, WithheldCause, WithheldPackage};
 use evenkeel_store::contents;
 use evenkeel_store::nodes::{BootedImage, NodeState};
@@ -27,6 +28,18 @@ const MAX_TEXT: usize = 4_096;
 /// The longest text of `dpkg --audit`, in bytes.
 const MAX_AUDIT: usize = 65_536;
 
+/// The most suites of a package that are kept.
+const MAX_SUITES: usize = 20;
+
+/// The most troubles of an agent that are kept, and the longest one in bytes; the longest text of its owner's limits.
+/// What is longer is cut: an agent in trouble is heard all the same.
+const MAX_TROUBLES: usize = 20;
+const MAX_TROUBLE: usize = 500;
+const MAX_LIMITS: usize = 2_000;
+
+/// The longest text of a condition, in bytes.
+const MAX_CONDITION: usize = 2_000;
+
 /// How the text ends that says that the list of what could be updated was cut.
 const KEPT: &str = " of them are kept";
 
@@ -43,7 +56,10 @@ pub fn take(node: &mut NodeState, facts: Facts, digest: Vec<u8>, now: Time) -> R
     let is_judged = judges_cut(node);
     let is_it = |kind| is_judged && kind == ConditionKind::DetailCut;
     condition::replace(&mut node.conditions, is_it, cut, now);
-    node.facts = shown(&facts);
+    let troubles = troubles(&facts);
+    let is_it = |kind| kind == ConditionKind::AgentTrouble;
+    condition::replace(&mut node.conditions, is_it, in_trouble(&troubles), now);
+    node.facts = shown(&facts, &troubles);
     node.protocol = Protocol::Own {
         modules: facts.modules,
     };
@@ -68,6 +84,16 @@ fn judges_cut(node: &NodeState) -> bool {
     })
 }
 
+/// What a person should know of the agent itself, as it says so.
+fn troubles(facts: &Facts) -> Vec<String> {
+    cut_list(&facts.troubles, MAX_TROUBLES, MAX_TROUBLE)
+}
+
+fn in_trouble(troubles: &[String]) -> Option<(ConditionKind, String)> {
+    let text = troubles.join("; ");
+    (!text.is_empty()).then(|| (ConditionKind::AgentTrouble, cut(&text, MAX_CONDITION)))
+}
+
 /// What could be updated, as many packages as are kept of it. Says so if those are not all.
 fn available(
     node: &mut NodeState,
@@ -76,13 +102,7 @@ fn available(
     let mut text = String::new();
     let mut kept = 0;
     for package in packages {
-        let entry = json!({
-            "name": package.name,
-            "architecture": package.architecture,
-            "installed_version": package.installed_version,
-            "available_version": package.available_version,
-        });
-        let entry = entry.to_string();
+        let entry = entry(package).to_string();
         if text.len() + entry.len() + 2 > MAX_AVAILABLE {
             break;
         }
@@ -101,8 +121,23 @@ fn available(
     })
 }
 
+/// A package that could be updated, as the ancestor's clients know it, and the suites that have it.
+fn entry(package: &AvailablePackage) -> Value {
+    let mut entry = json!({
+        "name": package.name,
+        "architecture": package.architecture,
+        "installed_version": package.installed_version,
+        "available_version": package.available_version,
+    });
+    let suites: Vec<_> = package.suites.iter().take(MAX_SUITES).collect();
+    if let (false, Some(members)) = (suites.is_empty(), entry.as_object_mut()) {
+        members.insert("suites".to_owned(), json!(suites));
+    }
+    entry
+}
+
 /// The facts, for people and programs.
-fn shown(facts: &Facts) -> Value {
+fn shown(facts: &Facts, troubles: &[String]) -> Value {
     let release = facts.os_release.clone().unwrap_or_default();
     let services = facts.stale_services.iter().map(|service| {
         json!({
@@ -134,6 +169,8 @@ fn shown(facts: &Facts) -> Value {
             "imageId": image.image_id,
         })),
         "audit": facts.audit,
+        "troubles": troubles,
+        "limits": cut(&storable(&facts.limits), MAX_LIMITS),
     })
 }
 
@@ -146,6 +183,7 @@ fn withheld(package: &WithheldPackage) -> Value {
         C::Phased => "phased",
         C::Pinned => "pinned",
         C::Limits => "limits",
+        C::Policy => "policy",
     };
     json!({
         "name": package.name,
@@ -267,7 +305,7 @@ fn check(facts: &Facts) -> Result<(), Invalid> {
     one_text(&facts.audit, MAX_AUDIT)
 }
 
-/// Every text but the audit.
+/// Every text but the audit and those that are cut.
 fn texts(facts: &Facts) -> impl Iterator<Item = &String> {
     let one = [
         &facts.agent_version,
@@ -285,12 +323,13 @@ fn texts(facts: &Facts) -> impl Iterator<Item = &String> {
         ]
     });
     let available = facts.available.iter().flat_map(|package| {
-        [
+        let texts = [
             &package.name,
             &package.architecture,
             &package.installed_version,
             &package.available_version,
-        ]
+        ];
+        texts.into_iter().chain(&package.suites)
     });
     let withheld = facts.withheld.iter().flat_map(|package| {
         [

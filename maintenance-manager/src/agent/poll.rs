@@ -6,16 +6,17 @@ use evenkeel_domain::Time;
 use evenkeel_domain::decide::{Decision, Protocol};
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{HostId, RunId, scatter};
+use evenkeel_domain::package::FoundVersion;
 use evenkeel_domain::run::{AttemptId, Happening, RunEvent};
 use evenkeel_proto::agent::{PollRequest, PollResponse};
 use evenkeel_store::decisions::{self, Reading, World};
 use evenkeel_store::nodes::{self, Machine, NodeState};
 use evenkeel_store::runs::Subject;
-use evenkeel_store::{StoreError, Tx};
+use evenkeel_store::{StoreError, Tx, versions};
 use tonic::Status;
 
 use crate::agent::wire::{self, timestamp};
-use crate::agent::{begin, facts, packages, report};
+use crate::agent::{ages, begin, facts, packages, report, waiting};
 use crate::caller::Node;
 use crate::manager::MaintenanceManager;
 use crate::progress::Scene;
@@ -36,7 +37,8 @@ pub async fn poll(
     let quiet = if has_news {
         None
     } else {
-        without_news(manager, node, attempt).await?
+        let waits = waiting::said(&request.waiting);
+        without_news(manager, node, attempt, &waits).await?
     };
     let answer = match quiet {
         Some(answer) => answer,
@@ -56,7 +58,7 @@ pub async fn poll(
     } else if want_facts {
         wire::facts_first(answer.open)
     } else {
-        wire::decision(answer.decision)
+        wire::decision(answer.decision, &answer.settled)
     };
     Ok(PollResponse {
         want_facts,
@@ -72,6 +74,8 @@ pub async fn poll(
 struct Found {
     known: NodeState,
     decision: Decision,
+    /// The versions that are old enough for what it is to do, if that matters.
+    settled: Vec<FoundVersion>,
     /// The run that is open here.
     open: Option<RunId>,
     /// The attempt that is open on the node is over or unknown here.
@@ -94,10 +98,18 @@ async fn with_news(
     let takes_over = has_facts && scene.node.protocol == Protocol::Eim;
     if let Some(said) = request.facts {
         let (node, now) = (&mut scene.node, scene.now);
+        let told = ages::told(&said);
         facts::take(node, said, request.facts_digest, now).map_err(status::invalid)?;
+        let seen = versions::see(&scene.tx, &told, now).await;
+        seen.map_err(status::store)?;
         facts::booted(&mut scene).await.map_err(status::store)?;
+    } else {
+        let decision = scene.world.decide(scene.now);
+        let noted = ages::note(&scene.tx, &scene.node, &decision, scene.now).await;
+        noted.map_err(status::store)?;
     }
     packages::take(&mut scene, &request.packages).await?;
+    scene.node.waiting = waiting::said(&request.waiting);
     scene.world.known.speaks = scene.node.protocol.clone();
     scene.world.known.provisioned = true;
     if takes_over {
@@ -107,8 +119,11 @@ async fn with_news(
     if let Some(limit) = forgotten(&scene.world, attempt, scene.now) {
         scene.time_out(limit).await.map_err(status::store)?;
     }
+    let decision = scene.world.decide(scene.now);
+    let settled = ages::settled(&scene.tx, &scene.node, &decision, scene.now).await;
     let found = Found {
-        decision: scene.world.decide(scene.now),
+        settled: settled.map_err(status::store)?,
+        decision,
         open: scene.world.run.as_ref().map(|run| run.id),
         is_lost: is_lost(&scene.world, attempt),
         known: scene.node.clone(),
@@ -123,16 +138,24 @@ async fn without_news(
     manager: &MaintenanceManager,
     node: &Node,
     attempt: Option<AttemptId>,
+    waits: &str,
 ) -> Result<Option<Found>, Status> {
     let now = manager.now();
     let tx = manager.store.tenant(node.tenant).await;
     let tx = tx.map_err(status::store)?;
     let read = read(manager, &tx, node, now).await;
     let (host, known, world) = read.map_err(status::store)?;
+    let decision = world.decide(now);
+    let settled = ages::settled(&tx, &known, &decision, now).await;
+    let settled = settled.map_err(status::store)?;
+    let is_unheard = ages::is_unheard(&tx, &known, &decision, now).await;
+    let is_unheard = is_unheard.map_err(status::store)?;
     drop(tx);
     report::trusted(&host)?;
     let has_forgotten = forgotten(&world, attempt, now).is_some();
     if has_forgotten
+        || known.waiting != waits
+        || is_unheard
         || world.outlived(now).is_some()
         || host.status.text != status::RUNNING
         || derived::is_outdated(&known, &world, now)
@@ -141,7 +164,8 @@ async fn without_news(
     }
     manager.contacts.heard(node.tenant, known.instance, now);
     Ok(Some(Found {
-        decision: world.decide(now),
+        decision,
+        settled,
         open: world.run.as_ref().map(|run| run.id),
         is_lost: is_lost(&world, attempt),
         known,

@@ -8,8 +8,8 @@ use evenkeel_store::nodes::Machine;
 use evenkeel_store::runs::Subject;
 use tonic::Status;
 
-use crate::agent::begin;
 use crate::agent::wire::{self, timestamp};
+use crate::agent::{account, begin};
 use crate::caller::Node;
 use crate::manager::MaintenanceManager;
 use crate::progress::{Beginning, Scene};
@@ -31,8 +31,11 @@ pub async fn report(
         )));
     }
     let mut events = Vec::with_capacity(request.events.len());
-    for event in request.events {
-        events.push(wire::happening(event).map_err(status::invalid)?);
+    for mut event in request.events {
+        let account = event.account.take().map(account::account);
+        let mut happening = wire::happening(event).map_err(status::invalid)?;
+        happening.evidence.account = account;
+        events.push(happening);
     }
     let machine = Machine::Host(node.host);
     let scene = Scene::open(manager, node.tenant, machine, false).await;

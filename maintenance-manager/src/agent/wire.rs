@@ -5,7 +5,10 @@ use evenkeel_domain::Time;
 use evenkeel_domain::decide::{Act, Decision, Grant, Target, TargetKind};
 use evenkeel_domain::id::RunId;
 use evenkeel_domain::invalid::Invalid;
-use evenkeel_domain::package::{FoundPackage, PackageChange, PackageResult, WantedPackage};
+use evenkeel_domain::package::{
+    FoundPackage, FoundVersion, PackageChange, PackageResult, WantedPackage,
+};
+use evenkeel_domain::policy::{PackageRules, RebootRule, ServiceRule};
 use evenkeel_domain::run::{CancelCause, Evidence, Failure, FailureKind, Happening, RunEvent};
 use evenkeel_domain::text::{cut, storable};
 use evenkeel_proto::agent as wire;
@@ -37,18 +40,18 @@ fn instant(timestamp: Timestamp) -> Option<Time> {
     (0..=9_999).contains(&time.year()).then_some(time)
 }
 
-/// A decision, as our agent reads it.
-pub fn decision(decision: Decision) -> wire::Decision {
+/// A decision, as our agent reads it. A wish for versions of some age is told with those that are settled.
+pub fn decision(decision: Decision, settled: &[FoundVersion]) -> wire::Decision {
     let act = match decision.act {
         Act::Idle => WireAct::Idle(wire::Idle {}),
         Act::Fetch(wish) => WireAct::Fetch(wire::Fetch {
-            target: Some(target(wish)),
+            target: Some(target(wish, settled)),
         }),
         Act::Apply {
             target: wish,
             before,
         } => WireAct::Apply(wire::Apply {
-            target: Some(target(wish)),
+            target: Some(target(wish, settled)),
             before: Some(timestamp(before)),
         }),
         Act::Continue(run) => WireAct::Continue(wire::Continue {
@@ -108,17 +111,23 @@ pub fn facts_first(open: Option<RunId>) -> wire::Decision {
     }
 }
 
-fn target(target: Target) -> wire::Target {
+fn target(target: Target, settled: &[FoundVersion]) -> wire::Target {
     let digest = target.digest();
+    let is_aged = 0 < target.min_age_days();
+    let settled = settled.iter().filter(|_| is_aged).map(known);
     let wish = match target.wish {
         TargetKind::Packages {
             exactly,
             sources,
             kernel_command,
+            rules: how,
+            allow_downgrades,
         } => Wish::Packages(wire::Packages {
             mode: Some(mode(exactly)),
             sources,
             kernel_command,
+            rules: Some(rules(how, allow_downgrades)),
+            settled: settled.collect(),
         }),
         TargetKind::Image(image) => Wish::Image(wire::Image {
             os_id: image.os.to_string(),
@@ -133,6 +142,35 @@ fn target(target: Target) -> wire::Target {
     wire::Target {
         digest,
         wish: Some(wish),
+    }
+}
+
+fn rules(rules: PackageRules, allow_downgrades: bool) -> wire::PackageRules {
+    let reboot = match rules.reboot {
+        RebootRule::IfRequired => wire::RebootRule::IfRequired,
+        RebootRule::Never => wire::RebootRule::Never,
+    };
+    let services = match rules.services {
+        ServiceRule::Leave => wire::ServiceRule::Leave,
+        ServiceRule::Restart => wire::ServiceRule::Restart,
+    };
+    wire::PackageRules {
+        suites: rules.suites,
+        exclude: rules.exclude,
+        allow_removals: rules.allow_removals,
+        allow_downgrades,
+        reboot: reboot.into(),
+        services: services.into(),
+        download_bytes_per_second: rules.download_bytes_per_second,
+        min_age_days: rules.min_age_days,
+    }
+}
+
+fn known(version: &FoundVersion) -> wire::KnownVersion {
+    wire::KnownVersion {
+        name: version.name.clone(),
+        architecture: version.architecture.clone(),
+        version: version.version.clone(),
     }
 }
 
@@ -218,7 +256,10 @@ fn read(news: News) -> Result<(RunEvent, Evidence), Invalid> {
         }
         News::Reverted(said) => (
             RunEvent::Reverted(failure(said.kind(), &said.reason)),
-            nothing,
+            Evidence {
+                log: cut(&storable(&said.log), MAX_LOG),
+                ..nothing
+            },
         ),
         News::NothingToDo(_) => (RunEvent::NothingToDo, nothing),
         News::Cancelled(said) => {
@@ -242,6 +283,7 @@ fn failure(kind: wire::FailureKind, reason: &str) -> Failure {
         K::Reboot => FailureKind::Reboot,
         K::Interrupted => FailureKind::Interrupted,
         K::Unsupported => FailureKind::Unsupported,
+        K::Limits => FailureKind::Limits,
     };
     Failure {
         kind,

@@ -108,6 +108,7 @@ async fn a_hundred_thousand_packages_are_taken_and_one_more_is_refused() {
         architecture: "amd64".into(),
         installed_version: "1".into(),
         available_version: "2".into(),
+        ..AvailablePackage::default()
     };
     let many = |count| Facts {
         available: (0..count).map(package).collect(),

@@ -19,7 +19,7 @@ use crate::fleet::sample;
 use crate::house::{House, downloading, facts, finished, with};
 
 impl House {
-    async fn sweep(&self, settings: Settings) -> Swept {
+    pub async fn sweep(&self, settings: Settings) -> Swept {
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
         let housekeeping = Housekeeping::new(self.store.clone(), clock, &settings);
         housekeeping.pass().await.expect("a pass")

@@ -28,6 +28,7 @@ pub fn report(attempt: u128, policy: PolicyId, events: &[(u32, News)]) -> Report
         boot_id: "boot-1".into(),
         node_time: None,
         news: Some(news.clone()),
+        account: None,
     };
     ReportRequest {
         attempt_id: Uuid::from_u128(attempt).to_string(),
@@ -62,11 +63,13 @@ pub fn downloading() -> News {
         architecture: "all".into(),
         before: "1.0".into(),
         after: "1.1".into(),
+        ..PackageChange::default()
     };
     News::Downloading(Downloading {
         plan: Some(Plan {
             changes: vec![change],
             download_bytes: 1_024,
+            ..Plan::default()
         }),
     })
 }

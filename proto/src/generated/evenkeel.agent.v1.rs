@@ -74,6 +74,9 @@ pub struct PollRequest {
     /// then architecture. Nodes with the same packages have the same text, and it is kept once.
     #[prost(string, tag = "4")]
     pub packages: ::prost::alloc::string::String,
+    /// Why the node itself does not let a prepared change begin now, in words; empty if it does or nothing is prepared.
+    #[prost(string, tag = "5")]
+    pub waiting: ::prost::alloc::string::String,
 }
 /// What is known about the node. Encoded with fields in order of number and nothing unknown, so that its digest is
 /// the same wherever it is made.
@@ -122,6 +125,12 @@ pub struct Facts {
     /// The image that is booted; unset on a node without images.
     #[prost(message, optional, tag = "16")]
     pub booted_image: ::core::option::Option<BootedImage>,
+    /// What a person should know of the agent itself, such as a journal that was set aside; in words.
+    #[prost(string, repeated, tag = "17")]
+    pub troubles: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The limits that the machine's owner set, in words; empty if there are none.
+    #[prost(string, tag = "18")]
+    pub limits: ::prost::alloc::string::String,
 }
 /// A package that has a newer version and does not get it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -166,10 +175,14 @@ pub struct AvailablePackage {
     pub name: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub architecture: ::prost::alloc::string::String,
+    /// Empty for one that is not installed and that others will need.
     #[prost(string, tag = "3")]
     pub installed_version: ::prost::alloc::string::String,
     #[prost(string, tag = "4")]
     pub available_version: ::prost::alloc::string::String,
+    /// The suites and codenames that have it, in ascending order.
+    #[prost(string, repeated, tag = "5")]
+    pub suites: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Attempt {
@@ -348,6 +361,12 @@ pub struct Packages {
     /// The command line to boot the kernel with; empty to leave it as it is. Only for an agent with the module `kernel`.
     #[prost(string, tag = "4")]
     pub kernel_command: ::prost::alloc::string::String,
+    /// How it may be done.
+    #[prost(message, optional, tag = "5")]
+    pub rules: ::core::option::Option<PackageRules>,
+    /// With `rules.min_age_days`: the versions that are old enough. No other is newly installed.
+    #[prost(message, repeated, tag = "6")]
+    pub settled: ::prost::alloc::vec::Vec<KnownVersion>,
     #[prost(oneof = "packages::Mode", tags = "1, 2")]
     pub mode: ::core::option::Option<packages::Mode>,
 }
@@ -362,6 +381,44 @@ pub mod packages {
         #[prost(message, tag = "2")]
         Exactly(super::Exactly),
     }
+}
+/// How packages may be brought to a state. The limits that the machine's owner set hold besides: nothing here widens them.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PackageRules {
+    /// Only what comes from these suites or codenames, such as `bookworm-security`; from any if none is named.
+    #[prost(string, repeated, tag = "1")]
+    pub suites: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Patterns (`*` and `?`) of names that are left as they are.
+    #[prost(string, repeated, tag = "2")]
+    pub exclude: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Whether packages may be removed for it.
+    #[prost(bool, tag = "3")]
+    pub allow_removals: bool,
+    /// Whether an older version may replace a newer one.
+    #[prost(bool, tag = "4")]
+    pub allow_downgrades: bool,
+    /// Unset is `REBOOT_RULE_IF_REQUIRED`.
+    #[prost(enumeration = "RebootRule", tag = "5")]
+    pub reboot: i32,
+    /// Unset is `SERVICE_RULE_LEAVE`.
+    #[prost(enumeration = "ServiceRule", tag = "6")]
+    pub services: i32,
+    /// While fetching; 0 for no limit.
+    #[prost(uint64, tag = "7")]
+    pub download_bytes_per_second: u64,
+    /// Only versions that a server first heard of so many days ago.
+    #[prost(uint32, tag = "8")]
+    pub min_age_days: u32,
+}
+/// A version of a package.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KnownVersion {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub architecture: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub version: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Latest {}
@@ -445,6 +502,9 @@ pub struct Event {
     /// The boot in which it happened.
     #[prost(string, tag = "3")]
     pub boot_id: ::prost::alloc::string::String,
+    /// How it went, with the last event of an attempt.
+    #[prost(message, optional, tag = "30")]
+    pub account: ::core::option::Option<Account>,
     #[prost(oneof = "event::News", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20")]
     pub news: ::core::option::Option<event::News>,
 }
@@ -476,6 +536,36 @@ pub mod event {
         Cancelled(super::Cancelled),
     }
 }
+/// How an attempt went.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Account {
+    /// In the order in which they were passed.
+    #[prost(message, repeated, tag = "1")]
+    pub phases: ::prost::alloc::vec::Vec<PhaseSpan>,
+    /// What went wrong on the way and did not change the end, in words.
+    #[prost(string, repeated, tag = "2")]
+    pub remarks: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Configuration files that a person had changed and that stayed; the package's own lies beside each.
+    #[prost(string, repeated, tag = "3")]
+    pub kept_conffiles: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Units that were restarted because they ran what was replaced.
+    #[prost(string, repeated, tag = "4")]
+    pub restarted_services: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Whether the node still waits for a reboot.
+    #[prost(bool, tag = "5")]
+    pub reboot_required: bool,
+}
+/// How long a phase took, and what it fetched.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PhaseSpan {
+    /// `plan`, `download`, `apply`, `reboot` or `verify`.
+    #[prost(string, tag = "1")]
+    pub phase: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub millis: u64,
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+}
 /// Fetching what the plan needs; nothing is changed.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Downloading {
@@ -490,6 +580,15 @@ pub struct Plan {
     /// Bytes to fetch.
     #[prost(uint64, tag = "2")]
     pub download_bytes: u64,
+    /// By how much what is installed grows; negative if it shrinks.
+    #[prost(int64, tag = "3")]
+    pub disk_bytes: i64,
+    /// Whether it will probably ask for a reboot.
+    #[prost(bool, tag = "4")]
+    pub reboot_expected: bool,
+    /// Packages that have a newer version and do not get it.
+    #[prost(message, repeated, tag = "5")]
+    pub withheld: ::prost::alloc::vec::Vec<WithheldPackage>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PackageChange {
@@ -503,6 +602,12 @@ pub struct PackageChange {
     /// Empty if it is to be removed.
     #[prost(string, tag = "4")]
     pub after: ::prost::alloc::string::String,
+    /// The suite that it comes from; empty if it comes from none.
+    #[prost(string, tag = "5")]
+    pub suite: ::prost::alloc::string::String,
+    /// To fetch for it.
+    #[prost(uint64, tag = "6")]
+    pub download_bytes: u64,
 }
 /// All is there and verified.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -564,6 +669,9 @@ pub struct Reverted {
     pub kind: i32,
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
+    /// The last lines of the tool that failed, in its own words, at most 32 KiB.
+    #[prost(string, tag = "3")]
+    pub log: ::prost::alloc::string::String,
 }
 /// The node already is as wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -601,6 +709,8 @@ pub enum WithheldCause {
     Pinned = 4,
     /// The machine's owner does not allow it.
     Limits = 5,
+    /// The policy leaves it out: by name, by suite or by age.
+    Policy = 6,
 }
 impl WithheldCause {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -615,6 +725,7 @@ impl WithheldCause {
             Self::Phased => "WITHHELD_CAUSE_PHASED",
             Self::Pinned => "WITHHELD_CAUSE_PINNED",
             Self::Limits => "WITHHELD_CAUSE_LIMITS",
+            Self::Policy => "WITHHELD_CAUSE_POLICY",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -626,6 +737,71 @@ impl WithheldCause {
             "WITHHELD_CAUSE_PHASED" => Some(Self::Phased),
             "WITHHELD_CAUSE_PINNED" => Some(Self::Pinned),
             "WITHHELD_CAUSE_LIMITS" => Some(Self::Limits),
+            "WITHHELD_CAUSE_POLICY" => Some(Self::Policy),
+            _ => None,
+        }
+    }
+}
+/// Whether the node reboots after an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum RebootRule {
+    Unspecified = 0,
+    /// If the update asks for it, and while the window is open.
+    IfRequired = 1,
+    /// Not by itself: the facts tell that a reboot is required.
+    Never = 2,
+}
+impl RebootRule {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "REBOOT_RULE_UNSPECIFIED",
+            Self::IfRequired => "REBOOT_RULE_IF_REQUIRED",
+            Self::Never => "REBOOT_RULE_NEVER",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "REBOOT_RULE_UNSPECIFIED" => Some(Self::Unspecified),
+            "REBOOT_RULE_IF_REQUIRED" => Some(Self::IfRequired),
+            "REBOOT_RULE_NEVER" => Some(Self::Never),
+            _ => None,
+        }
+    }
+}
+/// What becomes of services that still run what was replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ServiceRule {
+    Unspecified = 0,
+    /// They run on: the facts name them.
+    Leave = 1,
+    /// They are restarted, but for those that take the machine's users or the agent along.
+    Restart = 2,
+}
+impl ServiceRule {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "SERVICE_RULE_UNSPECIFIED",
+            Self::Leave => "SERVICE_RULE_LEAVE",
+            Self::Restart => "SERVICE_RULE_RESTART",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "SERVICE_RULE_UNSPECIFIED" => Some(Self::Unspecified),
+            "SERVICE_RULE_LEAVE" => Some(Self::Leave),
+            "SERVICE_RULE_RESTART" => Some(Self::Restart),
             _ => None,
         }
     }
@@ -651,6 +827,8 @@ pub enum FailureKind {
     Interrupted = 9,
     /// The agent does not know how to do what was asked.
     Unsupported = 10,
+    /// The machine's owner does not allow it.
+    Limits = 11,
 }
 impl FailureKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -670,6 +848,7 @@ impl FailureKind {
             Self::Reboot => "FAILURE_KIND_REBOOT",
             Self::Interrupted => "FAILURE_KIND_INTERRUPTED",
             Self::Unsupported => "FAILURE_KIND_UNSUPPORTED",
+            Self::Limits => "FAILURE_KIND_LIMITS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -686,6 +865,7 @@ impl FailureKind {
             "FAILURE_KIND_REBOOT" => Some(Self::Reboot),
             "FAILURE_KIND_INTERRUPTED" => Some(Self::Interrupted),
             "FAILURE_KIND_UNSUPPORTED" => Some(Self::Unsupported),
+            "FAILURE_KIND_LIMITS" => Some(Self::Limits),
             _ => None,
         }
     }

@@ -102,6 +102,7 @@ impl Entry {
             node_time: Some(wire::timestamp(at.node)),
             boot_id: self.boot_id.clone(),
             news: Some(news),
+            account: None,
         });
     }
 

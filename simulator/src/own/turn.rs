@@ -177,6 +177,7 @@ impl OwnNode {
             facts: whole.then(|| self.facts.clone()),
             attempt,
             packages,
+            waiting: String::new(),
         };
         let send =
             |channel, request| async move { AgentServiceClient::new(channel).poll(request).await };

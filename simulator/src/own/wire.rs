@@ -92,6 +92,7 @@ pub(super) fn turn_over(facts: &mut Facts, chance: &mut Chance) {
         architecture: "all".to_owned(),
         installed_version: "1.0".to_owned(),
         available_version: "1.1".to_owned(),
+        ..AvailablePackage::default()
     };
     facts.available = (0..count).map(package).collect();
     facts.packages_digest = Sha256::digest(packages(count)).to_vec();
@@ -117,11 +118,13 @@ pub(super) fn downloading() -> News {
         architecture: "all".to_owned(),
         before: "1.0".to_owned(),
         after: "1.1".to_owned(),
+        ..PackageChange::default()
     };
     News::Downloading(Downloading {
         plan: Some(Plan {
             changes: vec![change],
             download_bytes: 1_024,
+            ..Plan::default()
         }),
     })
 }
@@ -180,6 +183,7 @@ pub(super) fn steps(
         all.push(News::Reverted(Reverted {
             kind: FailureKind::Verify.into(),
             reason: "as drawn by lot".to_owned(),
+            log: String::new(),
         }));
     } else {
         all.push(failed(FailureKind::Apply));

@@ -55,6 +55,7 @@ pub(super) fn into_row(tx: &Tx, state: &NodeState) -> Result<Model, StoreError> 
         packages_digest: state.packages_digest.map(|digest| digest.to_vec()),
         booted_profile: booted.map(|image| image.profile_name.clone()),
         booted_image: booted.map(|image| image.image_id.clone()),
+        waiting: state.waiting.clone(),
     })
 }
 
@@ -123,6 +124,7 @@ impl TryFrom<Model> for NodeState {
                 image_id,
             }),
             last_end,
+            waiting: row.waiting,
             seen: named(seen, TABLE, id, "sample")?,
             delivered: named(delivered, TABLE, id, "delivered")?,
         })

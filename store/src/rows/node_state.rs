@@ -37,6 +37,7 @@ pub struct Model {
     pub packages_digest: Option<Vec<u8>>,
     pub booted_profile: Option<String>,
     pub booted_image: Option<String>,
+    pub waiting: String,
 }
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]

@@ -22,6 +22,7 @@ pub struct Model {
     pub created_at: DateTimeUtc,
     pub allow_downgrade: bool,
     pub offline_days: i32,
+    pub rules: Json,
 }
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]

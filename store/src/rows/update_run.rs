@@ -35,6 +35,7 @@ pub struct Model {
     pub granted_kind: Option<String>,
     pub granted_id: Option<i32>,
     pub packages_digest: Option<Vec<u8>>,
+    pub account: Json,
 }
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]

@@ -6,7 +6,7 @@ use chrono::TimeDelta;
 use evenkeel_domain::assignment::{Limits, Scope};
 use evenkeel_domain::id::{HostId, PolicyId, RegionId, SiteId};
 use evenkeel_domain::os::{OsKind, OsSpec, Sha256};
-use evenkeel_domain::policy::{PolicySpec, Wish};
+use evenkeel_domain::policy::{PackageRules, PolicySpec, RebootRule, ServiceRule, Wish};
 use evenkeel_domain::schedule::{Cron, RepeatedSpec, ScheduleStatus, ScheduleTarget, Zone};
 use evenkeel_domain::text::Name;
 use evenkeel_domain::window::Opener;
@@ -381,6 +381,41 @@ async fn an_image_node_is_decided_by_the_images_of_its_profile() {
     assert_eq!(world.known.running.image_id, "3.0.9");
     let named = world.applies().and_then(|assigned| assigned.image.clone());
     assert_eq!(named.expect("it names one").os, made[1].id);
+}
+
+#[tokio::test]
+async fn the_rules_of_a_policy_are_kept_and_an_older_release_knows_none() {
+    const COLUMNS: &str = "name, description, mode, packages, sources, kernel_command, created_at, \
+                           allow_downgrade, offline_days";
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let rules = PackageRules {
+        suites: vec!["bookworm-security".into()],
+        exclude: vec!["linux-*".into()],
+        allow_removals: true,
+        reboot: RebootRule::Never,
+        services: ServiceRule::Restart,
+        download_bytes_per_second: 1 << 20,
+        min_age_days: 7,
+    };
+    let usual = PolicySpec::parse("careful", "", Wish::Latest).expect("a policy");
+    let spec = usual.clone().ruled(rules).expect("rules");
+    let made = policies::create(&tx, &spec, NOON).await.expect("created");
+    let found = policies::find(&tx, made.id).await.expect("it is there");
+    assert_eq!(found.spec, spec);
+    let simple = policies::create(&tx, &usual, NOON).await.expect("created");
+    tx.commit().await.expect("committed");
+    let (old, row) = (PolicyId::from_bits(1), simple.id.bits().cast_signed());
+    let insert = format!(
+        "BEGIN; SET LOCAL evenkeel.tenant = '{tenant}'; \
+         INSERT INTO update_policies (tenant_id, id, {COLUMNS}) \
+         SELECT tenant_id, 1, {COLUMNS} FROM update_policies WHERE id = {row}; COMMIT"
+    );
+    store.unprepared(&insert).await.expect("written");
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let old = policies::find(&tx, old).await.expect("it is there");
+    assert_eq!((old.spec, simple.spec), (usual.clone(), usual));
 }
 
 #[tokio::test]

@@ -9,4 +9,5 @@ mod places;
 mod runs;
 mod stops;
 mod tenants;
+mod versions;
 mod walls;

@@ -2,12 +2,14 @@
 
 use chrono::TimeDelta;
 use evenkeel_domain::assignment::Scope;
+use evenkeel_domain::condition::{Condition, ConditionKind};
 use evenkeel_domain::eim::SampleKind;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::instance::Instance;
 use evenkeel_domain::order::{Order, OrderKind};
+use evenkeel_domain::package::FoundVersion;
 use evenkeel_domain::pause::{Pause, PauseScope};
-use evenkeel_domain::run::{Patience, RunEvent};
+use evenkeel_domain::run::{Failure, FailureKind, Patience, RunEvent};
 use evenkeel_domain::schedule::{Cron, RepeatedSpec, ScheduleStatus, ScheduleTarget, Zone};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
@@ -16,7 +18,7 @@ use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{
     Store, assignments, brake, contacts, contents, join_tokens, nodes, orders, pauses, runs,
-    settings,
+    settings, versions,
 };
 
 use crate::house::{NOON, assign, attempt, latest, node, numbered, project, region, site, window};
@@ -39,6 +41,12 @@ async fn everything(store: &Store, tenant: TenantId) {
     contents::put(&tx, &[1; 32], "bash 5.2", NOON)
         .await
         .expect("kept");
+    let told = FoundVersion {
+        name: "bash".into(),
+        architecture: "amd64".into(),
+        version: "5.2".into(),
+    };
+    versions::see(&tx, &[told], NOON).await.expect("noted");
     let begun = numbered(RunEvent::Began, 1);
     let patience = Patience::default();
     runs::advance(&tx, attempt(&instance, 1), &begun, &patience, NOON)
@@ -184,4 +192,47 @@ async fn what_the_first_release_wrote_is_read_by_this_one() {
         store.unprepared(&whole(up)).await.expect("up");
     }
     read().await;
+}
+
+/// A server of the release before reads no row with a word that it does not know.
+#[tokio::test]
+async fn a_step_back_takes_the_words_along_that_only_this_release_knows() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (host, instance) = node(&store, tenant, 1).await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let condition = |kind| Condition {
+        kind,
+        text: "a text".into(),
+        since: NOON,
+    };
+    let two_machines = condition(ConditionKind::TwoMachines);
+    let mut known = nodes::lock(&tx, host.id).await.expect("a node");
+    known.conditions = vec![two_machines.clone(), condition(ConditionKind::AgentTrouble)];
+    nodes::save(&tx, &known).await.expect("saved");
+    let failure = Failure {
+        kind: FailureKind::Limits,
+        reason: "the owner allows no removals".into(),
+    };
+    let failed = numbered(RunEvent::Failed(failure), 1);
+    let patience = Patience::default();
+    let run = runs::advance(&tx, attempt(&instance, 1), &failed, &patience, NOON).await;
+    let run = run.expect("opened and over").id;
+    tx.commit().await.expect("committed");
+
+    let steps: Vec<_> = evenkeel_migrations::all_sql().collect();
+    let step = steps.chunks(2).nth(13).expect("the fourteenth step");
+    for sql in [step[1], step[0]] {
+        let whole = format!("BEGIN; SET LOCAL evenkeel.tenant = '*'; {sql}; COMMIT");
+        store.unprepared(&whole).await.expect("done");
+    }
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let known = nodes::find(&tx, instance.id).await.expect("a node");
+    assert_eq!(known.conditions, [two_machines]);
+    let run = runs::find(&tx, run).await.expect("a run");
+    let detail = format!("{:?}", run.state);
+    assert!(
+        detail.contains("Unspecified") && detail.contains("no removals"),
+        "{detail}"
+    );
 }

@@ -150,6 +150,7 @@ impl Racer {
             node_time: None,
             boot_id: "boot".to_owned(),
             news: Some(news.clone()),
+            account: None,
         };
         ReportRequest {
             attempt_id: self.attempt.to_string(),

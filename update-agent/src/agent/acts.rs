@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use evenkeel_kit::chain;
 
-use super::{Agent, AgentError, Did};
-use crate::journal::{Entry, Phase};
+use super::troubles::brief;
+use super::{Agent, AgentError, Did, Planning};
+use crate::journal::{Entry, JournalError, Phase};
 use crate::link::Leave;
-use crate::model::{Act, FailureKind, News, Target};
+use crate::model::{Act, Failure, FailureKind, News, Target, Wish};
 use crate::modules::{AnyStep, Draft, Ready, Try};
 
 /// News of a beginning may take so long; then the work begins without its being told.
@@ -20,6 +21,11 @@ impl Agent {
         entry: Option<Entry>,
         once: bool,
     ) -> Result<Did, AgentError> {
+        let has_begun = entry.as_ref().is_some_and(Entry::has_begun);
+        if !has_begun && !matches!(act, Act::Apply { .. }) {
+            // Nothing is to begin now, so nothing is waited for.
+            self.waits(String::new());
+        }
         match (act, entry) {
             (_, Some(entry)) if entry.has_begun() => {
                 tracing::debug!(attempt = %entry.attempt, "what was begun is gone on with");
@@ -68,14 +74,18 @@ impl Agent {
         if recent || self.is_settled(&target, once) {
             return Ok(Did::Nothing);
         }
-        match self.unless_stopped(self.engine.plan(&target)).await? {
+        let Some(planning) = self.begin_to_plan()? else {
+            return Ok(Did::Nothing);
+        };
+        match self.plan(&target).await? {
             Ok(draft) if draft.download_bytes > 0 || self.may_go_alone(&target, &draft) => {
                 let mut entry = self.engine.start(target, draft)?;
+                drop(planning);
                 self.flush(&mut entry).await?;
                 self.download(entry).await
             }
             // Time does not mend it, so the server need not wait for the window to hear of it.
-            Err(failure) if failure.kind == FailureKind::Unsupported => {
+            Err(failure) if is_final(&failure) => {
                 let results = Vec::new();
                 let news = News::Failed { failure, results };
                 let over = self.engine.start_and_end(target, news)?;
@@ -95,6 +105,25 @@ impl Agent {
         }
     }
 
+    /// Begins to plan; `None` while a person makes a plan here.
+    fn begin_to_plan(&self) -> Result<Option<Planning>, AgentError> {
+        let planning = Planning::begin(&self.place).map_err(JournalError::from)?;
+        if planning.is_none() {
+            tracing::info!("another program plans an update here; the agent does so later");
+        }
+        Ok(planning)
+    }
+
+    /// Plans what the machine's owner allows.
+    async fn plan(&self, target: &Target) -> Result<Result<Draft<AnyStep>, Failure>, AgentError> {
+        if let Wish::Packages(wish) = &target.wish
+            && let Err(failure) = self.owner.allows(wish)
+        {
+            return Ok(Err(failure));
+        }
+        self.unless_stopped(self.engine.plan(target)).await
+    }
+
     fn may_go_alone(&self, target: &Target, draft: &Draft<AnyStep>) -> bool {
         let granted = self.grants.get();
         granted.is_some_and(|grant| grant.target_digest == target.digest) && !draft.steps.is_empty()
@@ -105,9 +134,13 @@ impl Agent {
             tracing::debug!("the wish was seen through a moment ago");
             return Ok(Did::Nothing);
         }
-        let over = match self.unless_stopped(self.engine.plan(&target)).await? {
+        let Some(planning) = self.begin_to_plan()? else {
+            return Ok(Did::Nothing);
+        };
+        let over = match self.plan(&target).await? {
             Ok(draft) if !draft.steps.is_empty() => {
                 let mut entry = self.engine.start(target, draft)?;
+                drop(planning);
                 self.flush(&mut entry).await?;
                 return self.apply(entry).await;
             }
@@ -136,13 +169,12 @@ impl Agent {
                 self.settle(entry).await?;
                 return Ok(Did::Something);
             }
+            // The node itself may let it wait: that all is there is told before.
+            self.flush(&mut entry).await?;
         }
-        match self.unless_stopped(self.engine.ready(&entry)).await? {
-            Ok(Ready::Yes) => {}
-            Ok(Ready::NotYet(why)) => {
-                tracing::warn!(why, "the node cannot be changed just now");
-                return Ok(Did::Nothing);
-            }
+        match self.may_begin(&entry).await? {
+            Ok(true) => {}
+            Ok(false) => return Ok(Did::Nothing),
             Err(failure) => {
                 let over = self.engine.fail(entry, failure)?;
                 self.settle(over).await?;
@@ -162,7 +194,11 @@ impl Agent {
                 return Ok(Did::Nothing);
             }
         };
-        let mut entry = self.engine.begin(entry, before)?;
+        let mut entry = self.engine.begin(entry, before).await?;
+        if entry.phase == Phase::Over {
+            self.settle(entry).await?;
+            return Ok(Did::Something);
+        }
         match tokio::time::timeout(BRIEFLY, self.flush(&mut entry)).await {
             Ok(Err(AgentError::Journal(error))) => return Err(error.into()),
             Ok(Err(error)) => {
@@ -170,8 +206,56 @@ impl Agent {
             }
             Ok(Ok(())) | Err(_) => {}
         }
-        let over = self.engine.carry_out(entry, Try::First).await?;
+        let over = self.carry_out(entry, Try::First).await?;
         self.settle(over).await?;
         Ok(Did::Something)
     }
+
+    /// Whether the node itself lets what is prepared begin: first as its modules see it, then as its owner does. Why it
+    /// does not is kept and told.
+    pub(super) async fn may_begin(
+        &mut self,
+        entry: &Entry,
+    ) -> Result<Result<bool, Failure>, AgentError> {
+        // The owner may have had another word since the plan was made.
+        if let Wish::Packages(wish) = &entry.target.wish
+            && let Err(failure) = self.owner.allows(wish)
+        {
+            return Ok(Err(failure));
+        }
+        let mut ready = self.unless_stopped(self.engine.ready(entry)).await?;
+        if matches!(ready, Ok(Ready::Yes)) {
+            ready = Ok(self.unless_stopped(self.gate.ready(&entry.plan)).await?);
+        }
+        let why = match ready {
+            Ok(Ready::Yes) => String::new(),
+            Ok(Ready::NotYet(why)) => brief(&why),
+            Err(failure) => return Ok(Err(failure)),
+        };
+        let may = why.is_empty();
+        self.waits(why);
+        Ok(Ok(may))
+    }
+
+    /// Keeps why the node does not let a prepared change begin; empty if it does or nothing is to begin.
+    pub(super) fn waits(&mut self, why: String) {
+        if why != self.status.get().waiting {
+            // Also what an earlier agent left there.
+            self.status.change(|status| status.waiting.clone_from(&why));
+        }
+        if why == self.memory.waiting {
+            return;
+        }
+        if why.is_empty() {
+            tracing::info!(was = self.memory.waiting, "the node waits no longer");
+        } else {
+            tracing::warn!(why, "the node cannot be changed just now");
+        }
+        self.memory.waiting = why;
+    }
+}
+
+/// Whether time does not mend a failure.
+fn is_final(failure: &Failure) -> bool {
+    matches!(failure.kind, FailureKind::Unsupported | FailureKind::Limits)
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Agent, AgentError};
 use crate::journal::Phase;
-use crate::modules::{Ready, Try};
+use crate::modules::Try;
 
 impl Agent {
     /// Carries out the attempt that is prepared, if there is a grant for exactly its target and one of the windows is
@@ -14,16 +14,13 @@ impl Agent {
             return Ok(());
         };
         let digest = entry.target.digest.clone();
-        let may_begin = |agent: &Self| agent.grants.before(&digest, agent.clock.now());
-        if entry.phase != Phase::Staged || may_begin(self).is_none() {
+        let leave = |agent: &Self| agent.grants.before(&digest, agent.clock.now());
+        if entry.phase != Phase::Staged || leave(self).is_none() {
             return Ok(());
         }
-        match self.unless_stopped(self.engine.ready(&entry)).await? {
-            Ok(Ready::Yes) => {}
-            Ok(Ready::NotYet(why)) => {
-                tracing::warn!(why, "the node cannot be changed just now");
-                return Ok(());
-            }
+        match self.may_begin(&entry).await? {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
             Err(failure) => {
                 let over = self.engine.fail(entry, failure)?;
                 self.remember(&over);
@@ -31,14 +28,18 @@ impl Agent {
             }
         }
         // To get ready takes time.
-        let Some(before) = may_begin(self) else {
+        let Some(before) = leave(self) else {
             return Ok(());
         };
         tracing::warn!(attempt = %entry.attempt, %before, "the server cannot be reached; beginning with the leave that it gave ahead");
         // It is spent before it is used: to use it twice would be worse than not to use it.
         self.grants.forget().map_err(AgentError::Grant)?;
-        let entry = self.engine.begin(entry, Some(before))?;
-        let entry = self.engine.carry_out(entry, Try::First).await?;
+        let entry = self.engine.begin(entry, Some(before)).await?;
+        let mut entry = self.carry_out(entry, Try::First).await?;
+        if entry.phase == Phase::Rebooting {
+            // There is nobody to tell first.
+            entry = self.carry_out(entry, Try::Again).await?;
+        }
         if entry.phase == Phase::Over {
             self.remember(&entry);
         }

@@ -2,7 +2,10 @@
 
 mod acts;
 mod alone;
+mod guard;
+mod planning;
 mod reports;
+mod troubles;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -17,12 +20,21 @@ use tokio_util::sync::CancellationToken;
 use crate::durable::FileError;
 use crate::engine::Engine;
 use crate::facts::FactsReader;
+use crate::gate::Gate;
 use crate::grants::GrantFile;
-use crate::journal::JournalError;
+use crate::history::HistoryFile;
+use crate::journal::{Entry, JournalError, Phase};
 use crate::link::{Link, LinkError};
-use crate::model::{Act, Decision, Failure};
+use crate::model::{Act, Decision};
+use crate::modules::Try;
+use crate::notify::{Manager, Sign};
+use crate::owner::Owner;
 use crate::place::Place;
 use crate::status::StatusFile;
+
+pub use self::guard::Guard;
+pub use self::planning::Planning;
+pub(crate) use self::troubles::of_clock;
 
 /// Between polls of a server that cannot be reached: at first, and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(5));
@@ -36,6 +48,8 @@ pub struct Pace {
     pub fetch_again_after: TimeDelta,
     /// The same wish is not seen through again before this time, however it ended.
     pub retry_after: TimeDelta,
+    /// The server is asked at least this often, even if it named a later time.
+    pub poll_at_least_every: Duration,
 }
 
 /// What stops a round.
@@ -53,9 +67,6 @@ pub enum AgentError {
     /// The server takes a report and acknowledges nothing of it.
     #[error("the server does not acknowledge what it is told")]
     NoProgress,
-    /// The node cannot be looked at.
-    #[error("the node cannot be looked at: {0}")]
-    Facts(Failure),
     /// Somebody asked the agent to stop.
     #[error("asked to stop")]
     Stopped,
@@ -82,7 +93,12 @@ pub struct Agent {
     place: Place,
     pace: Pace,
     stop: CancellationToken,
+    gate: Gate,
+    owner: Arc<Owner>,
+    guard: Arc<Guard>,
+    manager: Arc<dyn Manager>,
     status: StatusFile,
+    history: HistoryFile,
     grants: GrantFile,
     memory: Memory,
 }
@@ -108,6 +124,12 @@ struct Memory {
     said: String,
     /// How attempts ended, by the digest of their target.
     ended: BTreeMap<String, Ended>,
+    /// Why the node itself did not let the prepared change begin when that was last asked; empty if it did.
+    waiting: String,
+    /// How far this machine's clock was ahead of the server's at the last answer.
+    ahead: Option<TimeDelta>,
+    /// Whether the service manager was told that the agent is up.
+    up: bool,
 }
 
 #[derive(Debug)]
@@ -133,12 +155,21 @@ pub struct Parts<L> {
     pub pace: Pace,
     /// Asks the agent to stop.
     pub stop: CancellationToken,
+    /// Asks the node itself whether a change may begin.
+    pub gate: Gate,
+    /// What the machine's owner allows.
+    pub owner: Arc<Owner>,
+    /// Keeps the system up while it is being changed.
+    pub guard: Arc<Guard>,
+    /// Is told how the agent is.
+    pub manager: Arc<dyn Manager>,
 }
 
 impl Agent {
     /// An agent of its parts.
     pub fn new<L: Link + 'static>(parts: Parts<L>) -> Self {
         let status = StatusFile::open(&parts.place.status());
+        let history = HistoryFile::at(parts.place.history());
         let grants = GrantFile::open(&parts.place.grant());
         Self {
             engine: parts.engine,
@@ -148,7 +179,12 @@ impl Agent {
             place: parts.place,
             pace: parts.pace,
             stop: parts.stop,
+            gate: parts.gate,
+            owner: parts.owner,
+            guard: parts.guard,
+            manager: parts.manager,
             status,
+            history,
             grants,
             memory: Memory::default(),
         }
@@ -162,7 +198,9 @@ impl Agent {
                 break;
             }
         }
-        if self.engine.open()?.is_some_and(|entry| entry.has_begun()) {
+        // What reboots the node is gone on with after that.
+        let stuck = |entry: Entry| entry.has_begun() && entry.phase != Phase::Rebooting;
+        if self.engine.open()?.is_some_and(stuck) {
             let reason = "it has begun and is not over, because another program is at work";
             return Err(AgentError::Attempt(reason.to_owned()));
         }
@@ -192,24 +230,17 @@ impl Agent {
                     backoff = calm();
                     match did {
                         Did::Something => Duration::ZERO,
-                        Did::Nothing => next_poll,
+                        Did::Nothing => next_poll.min(self.pace.poll_at_least_every),
                     }
                 }
                 Err(AgentError::Stopped) => break,
                 Err(error) => {
-                    let text = chain(&error).to_string();
-                    if text == trouble {
-                        tracing::debug!(error = text, "still in trouble");
-                    } else {
-                        tracing::warn!(error = text, "trouble, trying again");
-                    }
-                    self.status
-                        .change(|status| status.trouble.clone_from(&text));
-                    trouble = text;
+                    self.is_in_trouble(&error, &mut trouble);
                     let wait = backoff.next().unwrap_or(BACKOFF.1);
                     self.until_next_window().map_or(wait, |open| wait.min(open))
                 }
             };
+            self.show(&trouble);
             tokio::select! {
                 () = self.stop.cancelled() => {}
                 () = tokio::time::sleep(wait) => {}
@@ -218,8 +249,41 @@ impl Agent {
         tracing::info!("stopped");
     }
 
+    /// Says what does not work, once and not with every round.
+    fn is_in_trouble(&mut self, error: &AgentError, known: &mut String) {
+        let text = chain(error).to_string();
+        if text == *known {
+            tracing::debug!(error = text, "still in trouble");
+        } else {
+            tracing::warn!(error = text, "trouble, trying again");
+        }
+        self.status
+            .change(|status| status.trouble.clone_from(&text));
+        *known = text;
+    }
+
+    /// Tells the service manager once that the agent works. Before the first word with the server: that, and what the
+    /// server then wants, may take longer than the manager waits for a start, and it would end the agent in the middle.
+    fn is_up(&mut self) {
+        if !self.memory.up {
+            self.memory.up = true;
+            self.manager.tell(Sign::Ready);
+        }
+    }
+
+    /// Shows the service manager in one line what the agent is at.
+    fn show(&self, trouble: &str) {
+        let line = match (trouble, self.memory.waiting.as_str()) {
+            ("", "") => self.memory.said.clone(),
+            ("", waiting) => format!("{}; the node waits: {waiting}", self.memory.said),
+            (trouble, _) => format!("in trouble: {trouble}"),
+        };
+        self.manager.tell(Sign::Status(&line));
+    }
+
     /// A round with the server, or without it if it cannot be reached.
     async fn round(&mut self, once: bool) -> Result<(Did, Duration), AgentError> {
+        self.is_up();
         match self.round_with_server(once).await {
             Err(AgentError::Link(unavailable @ LinkError::Unavailable(_))) => {
                 self.go_alone().await?;
@@ -245,15 +309,27 @@ impl Agent {
         let answer = self.poll(entry.as_ref()).await?;
         let decision = answer.decision;
         self.hear(&decision);
-        let now = self.clock.now();
+        let (now, ahead) = (self.clock.now(), self.memory.ahead);
         self.status.change(|status| {
             status.last_contact = Some(now);
             status.reason.clone_from(&decision.reason);
             status.next = decision.next;
+            status.clock_ahead_seconds = ahead.map(|ahead| ahead.num_seconds());
             status.trouble.clear();
         });
         let did = self.act(decision.act, entry, once).await?;
         Ok((did, answer.next_poll))
+    }
+
+    /// Changes the node, or goes on with that, and keeps the system up meanwhile. A node that is to reboot is not held up.
+    async fn carry_out(&mut self, entry: Entry, trying: Try) -> Result<Entry, AgentError> {
+        self.manager.tell(Sign::Status("changing this node"));
+        if entry.phase != Phase::Rebooting {
+            self.guard.take("an update is being carried out");
+        }
+        let carried = self.engine.carry_out(entry, trying).await;
+        self.guard.release().await;
+        Ok(carried?)
     }
 
     /// Logs a decision once, not with every poll.

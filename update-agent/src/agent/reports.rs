@@ -1,24 +1,37 @@
 //! What the agent tells the server, and what it looks up to tell it.
 
+use chrono::{DateTime, TimeDelta, Utc};
+use evenkeel_kit::chain;
+
 use super::{Agent, AgentError, Ended, unless};
+use crate::history::Record;
 use crate::journal::{Entry, JournalError, Phase};
 use crate::link::{Answer, Question, facts_digest};
 use crate::modules::Try;
 use crate::node::save_credential;
 use crate::status::End;
-use chrono::{DateTime, TimeDelta, Utc};
 
 /// A server that acknowledges less than it is told, so often in a row, is given a rest.
 const MOST_REWINDS: u32 = 3;
 /// A server asks for the facts, then for the list of packages. One that goes on asking is not listened to.
 const MOST_ANSWERS: u32 = 2;
 
+/// Why what was begun is not gone on with.
+const OTHERS: &str = "another program is at work on what the update has begun to change";
+
 impl Agent {
     /// Goes on with an attempt from the journal, as far as that needs no word from the server.
     pub(super) async fn go_on(&mut self, open: Entry) -> Result<Option<Entry>, AgentError> {
         let entry = if open.has_begun() {
             tracing::warn!(attempt = %open.attempt, phase = open.phase.name(), "going on with what was begun");
-            self.engine.carry_out(open, Try::Again).await?
+            let entry = self.carry_out(open, Try::Again).await?;
+            // Else nobody would hear why it does not end.
+            let why = match entry.phase {
+                Phase::Over | Phase::Rebooting => "",
+                _ => OTHERS,
+            };
+            self.waits(why.to_owned());
+            entry
         } else {
             open
         };
@@ -28,6 +41,7 @@ impl Agent {
     /// Tells what is not told. An attempt that is over and wholly told is forgotten.
     pub(super) async fn settle(&mut self, mut entry: Entry) -> Result<Option<Entry>, AgentError> {
         if entry.phase == Phase::Over {
+            self.waits(String::new());
             self.remember(&entry);
         }
         self.flush(&mut entry).await?;
@@ -47,6 +61,9 @@ impl Agent {
         };
         self.memory.ended.insert(end.target.clone(), ended);
         self.status.change(|status| status.last_end = Some(end));
+        if let Err(error) = Record::of(entry).map_or(Ok(()), |record| self.history.add(record)) {
+            tracing::warn!(error = %chain(&error), "the end of the attempt is missing in the history");
+        }
     }
 
     pub(super) async fn flush(&self, entry: &mut Entry) -> Result<(), AgentError> {
@@ -79,9 +96,14 @@ impl Agent {
         }
         self.memory.refreshed = Some(now);
         match self.unless_stopped(self.engine.refresh()).await? {
-            Ok(()) => self.status.change(|status| status.refreshed = Some(now)),
+            Ok(()) => self.status.change(|status| {
+                status.refreshed = Some(now);
+                status.refresh_trouble.clear();
+            }),
             Err(failure) => {
                 tracing::warn!(error = %failure, "the lists of packages are not current");
+                self.status
+                    .change(|status| status.refresh_trouble = failure.reason);
             }
         }
         Ok(())
@@ -95,15 +117,29 @@ impl Agent {
 
     pub(super) async fn poll(&mut self, entry: Option<&Entry>) -> Result<Answer, AgentError> {
         let stop = self.stop.clone();
-        let facts = unless(&stop, self.facts.read())
-            .await?
-            .map_err(AgentError::Facts)?;
+        let mut facts = match unless(&stop, self.facts.read()).await? {
+            Ok(facts) => facts,
+            Err(failure) => {
+                tracing::warn!(error = %failure, "the node cannot be looked at");
+                self.facts.blind(&failure)
+            }
+        };
+        self.complete(&mut facts);
+        let shown = self.status.get();
+        if shown.troubles != facts.troubles || shown.limits != facts.limits {
+            self.status.change(|status| {
+                status.troubles.clone_from(&facts.troubles);
+                status.limits.clone_from(&facts.limits);
+            });
+        }
+        let waiting = self.memory.waiting.clone();
         let digest = facts_digest(&facts);
         let question = Question {
             facts: &facts,
             whole: self.memory.told.is_some_and(|told| told != digest),
             packages: None,
             attempt: entry.map(|entry| (entry.attempt, entry.last_sequence())),
+            waiting: &waiting,
         };
         let mut answer = self.ask(question).await?;
         for _ in 0..MOST_ANSWERS {
@@ -128,6 +164,7 @@ impl Agent {
 
     async fn ask(&mut self, question: Question<'_>) -> Result<Answer, AgentError> {
         let answer = self.unless_stopped(self.link.poll(question)).await??;
+        self.memory.ahead = answer.now.map(|server| self.clock.now() - server);
         self.grants
             .hear(answer.decision.grant.as_ref(), answer.now)
             .map_err(AgentError::Grant)?;

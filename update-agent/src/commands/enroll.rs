@@ -11,7 +11,7 @@ use evenkeel_kit::telemetry;
 use super::{runtime, settle};
 use crate::cli::Enroll;
 use crate::config::Config;
-use crate::identity::Identity;
+use crate::identity::{Identity, Marks};
 use crate::link::{Applicant, Enrolled, GrpcLink, JoinToken, Link, Trust};
 use crate::lock::AgentLock;
 use crate::modules::packages::Tools;
@@ -27,6 +27,7 @@ pub fn enroll(arguments: &Enroll) -> anyhow::Result<ExitCode> {
     let token = JoinToken::parse(&token_text(arguments)?)?;
     place.prepare()?;
     let _lock = AgentLock::take(&place.lock())?;
+    forget_another(&place)?;
     let enrolled = runtime()?.block_on(apply(arguments, &token, &config, &place))?;
     writeln!(
         io::stdout(),
@@ -36,6 +37,18 @@ pub fn enroll(arguments: &Enroll) -> anyhow::Result<ExitCode> {
         enrolled.project
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What another machine left behind on a copy of its disk is no key of this one.
+fn forget_another(place: &Place) -> anyhow::Result<()> {
+    let stranger = Node::load(place)
+        .ok()
+        .and_then(|node| node.stranger(&Marks::of(place)));
+    if let Some(stranger) = stranger {
+        tracing::warn!("{stranger}");
+        node::forget(place)?;
+    }
+    Ok(())
 }
 
 fn token_text(arguments: &Enroll) -> anyhow::Result<String> {
@@ -68,8 +81,10 @@ async fn apply(
         architecture: architecture.context("this root has no working dpkg")?,
         public_key: node::public_key(place)?,
     };
-    let trust = Trust::settle(&arguments.server, token, arguments.ca.as_deref()).await?;
-    let link = GrpcLink::new(&arguments.server, &trust, config.call_timeout)?;
+    let proxy = config.proxy().context("read the configuration")?;
+    let (server, ca) = (&arguments.server, arguments.ca.as_deref());
+    let trust = Trust::settle(server, token, ca, proxy.as_ref()).await?;
+    let link = GrpcLink::new(server, &trust, proxy.as_ref(), config.call_timeout)?;
     let enrolled = link.enroll(&applicant).await?;
     let ca = match &trust {
         Trust::Ca(pem) => Some(pem.as_str()),
@@ -85,6 +100,7 @@ async fn apply(
         instance_id: enrolled.instance_id.clone(),
         project: enrolled.project.clone(),
         credential_expires: enrolled.credential_expires,
+        machine: Some(Marks::of(place)),
     }
     .save(place)?;
     Ok(enrolled)

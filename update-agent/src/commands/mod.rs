@@ -1,8 +1,14 @@
 //! What the commands of the command line do.
 
+mod completion;
+pub mod doctor;
 mod enroll;
+mod history;
+pub mod plan;
 mod run;
 mod status;
+mod text;
+pub mod workshop;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -26,12 +32,17 @@ pub fn execute(cli: Cli) -> ExitCode {
 }
 
 fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+    let out = || io::stdout().lock();
     match command {
         Command::Enroll(arguments) => enroll::enroll(&arguments),
         Command::Run(arguments) => run::run(&arguments),
-        Command::Status(arguments) => status::status(&arguments, &mut io::stdout().lock()),
+        Command::Status(arguments) => status::status(&arguments, &mut out()),
+        Command::Plan(arguments) => plan::plan(&arguments, &mut out()),
+        Command::History(arguments) => history::history(&arguments, &mut out()),
+        Command::Doctor(arguments) => doctor::doctor(&arguments, &mut out()),
+        Command::Completion(arguments) => completion::completion(&arguments, &mut out()),
         #[cfg(feature = "halt-points")]
-        Command::Steps => run::steps(&mut io::stdout().lock()),
+        Command::Steps => run::steps(&mut out()),
     }
 }
 

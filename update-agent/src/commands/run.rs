@@ -3,23 +3,25 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use evenkeel_kit::{Lifecycle, SystemClock, telemetry};
+use anyhow::Context;
+use evenkeel_kit::{Lifecycle, telemetry};
 
+use super::workshop::Workshop;
 use super::{runtime, settle};
 use crate::agent::{Agent, Parts};
 use crate::cli::Run;
-use crate::config::Config;
-use crate::engine::Engine;
 use crate::facts::FactsReader;
+use crate::identity::Marks;
 use crate::journal::{FileJournal, Journal};
 use crate::link::{GrpcLink, Link, Trust};
 use crate::lock::AgentLock;
-use crate::modules::packages::{Limits, Packages, Tools};
-use crate::modules::{AnyModule, Plugged};
 use crate::node::{self, Node};
-use crate::os;
+use crate::notify::{Manager, Systemd, keep_telling};
 use crate::place::Place;
-use crate::runner::{HostRunner, Runner};
+use crate::status::StatusFile;
+
+/// The exit status of an agent that a person has to set up first; to start it again is of no use.
+const NOT_SET_UP: u8 = 78;
 
 /// Polls and does what the server decides.
 pub fn run(arguments: &Run) -> anyhow::Result<ExitCode> {
@@ -28,14 +30,26 @@ pub fn run(arguments: &Run) -> anyhow::Result<ExitCode> {
     let node = Node::load(&place)?;
     place.prepare()?;
     let _lock = AgentLock::take(&place.lock())?;
+    if let Some(stranger) = node.stranger(&Marks::of(&place)) {
+        tracing::error!("{stranger}");
+        StatusFile::open(&place.status()).change(|status| status.trouble = stranger);
+        return Ok(ExitCode::from(NOT_SET_UP));
+    }
+    let workshop = Workshop::new(&config, &place);
     runtime()?.block_on(async {
         let life = Lifecycle::new();
-        let mut agent = agent(arguments, &config, &place, &node, &life)?;
+        let manager: Arc<dyn Manager> = Arc::new(Systemd);
+        let mut agent = agent(arguments, &workshop, &node, &life, Arc::clone(&manager))?;
         tracing::info!(host = node.host_id, server = node.server, root = %place.root().display(), "agent started");
         if arguments.once {
             agent.run_once().await?;
             return Ok(ExitCode::SUCCESS);
         }
+        let stop = life.stopping();
+        life.spawn("manager", async move {
+            keep_telling(manager, Systemd::beat(), stop).await;
+            Ok(())
+        });
         life.spawn("agent", async move {
             agent.run().await;
             Ok(())
@@ -46,43 +60,42 @@ pub fn run(arguments: &Run) -> anyhow::Result<ExitCode> {
 
 fn agent(
     arguments: &Run,
-    config: &Config,
-    place: &Place,
+    workshop: &Workshop<'_>,
     node: &Node,
     life: &Lifecycle,
+    manager: Arc<dyn Manager>,
 ) -> anyhow::Result<Agent> {
-    let trust = node::load_ca(place)?.map_or(Trust::System, Trust::Ca);
-    let link = GrpcLink::new(&node.server, &trust, config.call_timeout)?;
-    link.renew(&node::load_credential(place)?)?;
-    let runner: Arc<dyn Runner> = Arc::new(HostRunner::new(place.root()));
-    let clock = Arc::new(SystemClock);
-    let modules = modules(&runner, config.limits(), place);
-    let engine = Engine::new(
-        modules,
-        journal(arguments, place)?,
-        clock.clone(),
-        os::boot_id(),
+    let place = workshop.place;
+    let engine = workshop.engine(journal(arguments, place)?);
+    let facts = FactsReader::new(
+        workshop.tools(),
+        place.clone(),
+        engine.module_names(),
+        Arc::clone(&workshop.owner),
     );
-    let tools = Tools::new(runner, config.limits());
-    let facts = FactsReader::new(tools, place.clone(), engine.module_names());
     Ok(Agent::new(Parts {
         engine,
-        link,
+        link: link(workshop, node)?,
         facts,
-        clock,
+        clock: Arc::clone(&workshop.clock),
         place: place.clone(),
-        pace: config.pace(),
+        pace: workshop.config.pace(),
         stop: life.stopping(),
+        gate: workshop.gate(),
+        owner: Arc::clone(&workshop.owner),
+        guard: Arc::new(workshop.guard()),
+        manager,
     }))
 }
 
-/// Every module that this agent has.
-fn modules(runner: &Arc<dyn Runner>, limits: Limits, place: &Place) -> Vec<Box<dyn AnyModule>> {
-    let tools = Tools::new(Arc::clone(runner), limits);
-    vec![Box::new(Plugged {
-        module: Packages::new(tools, place.clone()),
-        wanted: Packages::wanted,
-    })]
+/// The way to the node's server, with the node's credential.
+pub(super) fn link(workshop: &Workshop<'_>, node: &Node) -> anyhow::Result<GrpcLink> {
+    let trust = node::load_ca(workshop.place)?.map_or(Trust::System, Trust::Ca);
+    let proxy = workshop.config.proxy().context("read the configuration")?;
+    let deadline = workshop.config.call_timeout;
+    let link = GrpcLink::new(&node.server, &trust, proxy.as_ref(), deadline)?;
+    link.renew(&node::load_credential(workshop.place)?)?;
+    Ok(link)
 }
 
 #[cfg(not(feature = "halt-points"))]
@@ -122,8 +135,7 @@ pub fn steps(out: &mut impl std::io::Write) -> anyhow::Result<ExitCode> {
 #[cfg(feature = "halt-points")]
 fn points() -> Vec<crate::journal::Point> {
     let place = Place::new("/", None);
-    let runner: Arc<dyn Runner> = Arc::new(HostRunner::new(place.root()));
-    let modules = modules(&runner, Config::default().limits(), &place);
+    let config = crate::config::Config::default();
     let journal = Box::new(FileJournal::at(place.journal()));
-    Engine::new(modules, journal, Arc::new(SystemClock), String::new()).points()
+    Workshop::new(&config, &place).engine(journal).points()
 }

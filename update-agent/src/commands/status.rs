@@ -1,13 +1,14 @@
 //! `evenkeel-agent status`.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::settle;
+use super::text::{self, instant};
 use crate::cli::{self, Output};
 use crate::grants::{Grant, GrantFile};
 use crate::journal::{Entry, FileJournal};
@@ -43,6 +44,14 @@ struct OpenAttempt {
     last_sequence: u32,
     acknowledged: u32,
     before: Option<DateTime<Utc>>,
+    download_bytes: u64,
+    disk_bytes: i64,
+    reboot_expected: bool,
+    /// How many packages have a newer version and do not get it.
+    withheld: usize,
+    /// How often the node was told to reboot.
+    reboots: u32,
+    remarks: Vec<String>,
 }
 
 /// Shows who this node is and what it is doing. Changes nothing and needs no lock.
@@ -85,12 +94,18 @@ fn open_attempt(entry: Entry) -> OpenAttempt {
         last_sequence: entry.last_sequence(),
         acknowledged: entry.acknowledged,
         before: entry.before,
+        download_bytes: entry.plan.download_bytes,
+        disk_bytes: entry.plan.disk_bytes,
+        reboot_expected: entry.plan.reboot_expected,
+        withheld: entry.plan.withheld.len(),
+        reboots: entry.reboots,
+        remarks: entry.remarks,
         target: entry.target.digest,
         changes: entry.plan.changes,
     }
 }
 
-fn print(report: &Report, out: &mut impl Write) -> std::io::Result<()> {
+fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
     let mut line = |name: &str, value: &str| writeln!(out, "{name:<14}{value}");
     line("agent", report.agent_version)?;
     line("root", &report.root)?;
@@ -103,43 +118,9 @@ fn print(report: &Report, out: &mut impl Write) -> std::io::Result<()> {
             line("project", &node.project)?;
         }
     }
-    let last = &report.last;
-    line("last contact", &instant(last.last_contact))?;
-    if !last.trouble.is_empty() {
-        line("trouble", &last.trouble)?;
-    }
-    if !last.reason.is_empty() {
-        line("decision", &last.reason)?;
-    }
-    if last.next.is_some() {
-        line("may change", &instant(last.next))?;
-    }
-    line("lists as of", &instant(last.refreshed))?;
-    for window in report.grant.iter().flat_map(|grant| &grant.windows) {
-        let (start, end) = (instant(Some(window.start)), instant(Some(window.end)));
-        line("may go alone", &format!("from {start} to {end}"))?;
-    }
-    match &report.attempt {
-        None => line("attempt", "none")?,
-        Some(attempt) => {
-            let told = format!(
-                "{}, {}, step {} of {}, {} of {} events told",
-                attempt.id,
-                attempt.phase,
-                attempt.steps_done,
-                attempt.steps,
-                attempt.acknowledged,
-                attempt.last_sequence
-            );
-            line("attempt", &told)?;
-            for change in &attempt.changes {
-                let before = change.before.as_deref().unwrap_or("-");
-                let after = change.after.as_deref().unwrap_or("-");
-                line("", &format!("{} {before} -> {after}", change.name))?;
-            }
-        }
-    }
-    if let Some(end) = &last.last_end {
+    told(report, &mut line)?;
+    attempt(report.attempt.as_ref(), &mut line)?;
+    if let Some(end) = &report.last.last_end {
         let at = instant(Some(end.at));
         line("last attempt", &format!("{} at {at}", end.outcome))?;
         if !end.reason.is_empty() {
@@ -152,11 +133,72 @@ fn print(report: &Report, out: &mut impl Write) -> std::io::Result<()> {
     Ok(())
 }
 
-fn instant(instant: Option<DateTime<Utc>>) -> String {
-    instant.map_or_else(
-        || "never".to_owned(),
-        |instant| instant.to_rfc3339_opts(SecondsFormat::Secs, true),
-    )
+/// Prints a name and a value.
+type Line<'a> = &'a mut dyn FnMut(&str, &str) -> io::Result<()>;
+
+/// What the server and the machine itself said last.
+fn told(report: &Report, line: Line<'_>) -> io::Result<()> {
+    let last = &report.last;
+    line("last contact", &instant(last.last_contact))?;
+    let troubles = std::iter::once(&last.trouble).chain(&last.troubles);
+    let others = [
+        ("decision", &last.reason),
+        ("waits", &last.waiting),
+        ("limits", &last.limits),
+    ];
+    for (name, words) in troubles.map(|words| ("trouble", words)).chain(others) {
+        if !words.is_empty() {
+            line(name, words)?;
+        }
+    }
+    if last.next.is_some() {
+        line("may change", &instant(last.next))?;
+    }
+    line("lists as of", &instant(last.refreshed))?;
+    if !last.refresh_trouble.is_empty() {
+        line("", &last.refresh_trouble)?;
+    }
+    for window in report.grant.iter().flat_map(|grant| &grant.windows) {
+        let (start, end) = (instant(Some(window.start)), instant(Some(window.end)));
+        line("may go alone", &format!("from {start} to {end}"))?;
+    }
+    Ok(())
+}
+
+fn attempt(attempt: Option<&OpenAttempt>, line: Line<'_>) -> io::Result<()> {
+    let Some(attempt) = attempt else {
+        return line("attempt", "none");
+    };
+    let told = format!(
+        "{}, {}, step {} of {}, {} of {} events told",
+        attempt.id,
+        attempt.phase,
+        attempt.steps_done,
+        attempt.steps,
+        attempt.acknowledged,
+        attempt.last_sequence
+    );
+    line("attempt", &told)?;
+    let fetched = text::bytes(attempt.download_bytes);
+    let withheld = text::count(attempt.withheld, "package", "packages");
+    let reboot = if attempt.reboot_expected {
+        ", probably a reboot"
+    } else {
+        ""
+    };
+    line(
+        "",
+        &format!("{fetched} to fetch, {withheld} withheld{reboot}"),
+    )?;
+    for change in &attempt.changes {
+        let before = change.before.as_deref().unwrap_or("-");
+        let after = change.after.as_deref().unwrap_or("-");
+        line("", &format!("{} {before} -> {after}", change.name))?;
+    }
+    for remark in &attempt.remarks {
+        line("", remark)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

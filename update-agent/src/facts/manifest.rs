@@ -48,6 +48,7 @@ mod tests {
             want: "install".into(),
             state: state.into(),
             flag: "ok".into(),
+            size: 0,
         };
         let mut known = vec![
             package("libc6", "i386", "installed"),

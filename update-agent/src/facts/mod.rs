@@ -1,24 +1,28 @@
 //! What is known about the node, for the server to decide upon.
 
 mod manifest;
-mod reboot;
+pub(crate) mod reboot;
 mod stale;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use crate::model::Failure;
-use crate::modules::packages::{self, KnownPackage, Simulation, Tools, hex};
+use crate::modules::packages::{
+    self, Install, Installed, KnownPackage, Preferences, Seen, Simulation, Target, Tools, View, hex,
+};
 use crate::os::{self, OsRelease};
+use crate::owner::Owner;
 use crate::place::Place;
 
 pub use self::stale::StaleService;
+pub use crate::model::{Withheld, WithheldCause};
 
 /// An audit longer than this is cut.
 const MOST_AUDIT: usize = 16 << 10;
@@ -29,15 +33,17 @@ const MOST_PACKAGES: usize = 100_000;
 /// Services that ran what was replaced are looked at again after this time: nothing tells when one is restarted.
 const STALE_AGAIN: Duration = Duration::from_mins(10);
 
-/// Files that change when packages, lists of packages or the wish for a reboot do.
-const TELLTALES: [&str; 10] = [
+/// Files that change when packages, lists of packages, what may be taken of them, or the wish for a reboot do.
+const TELLTALES: [&str; 12] = [
     "/var/lib/dpkg/status",
     "/var/lib/dpkg/updates",
     "/var/lib/apt/lists",
     "/var/lib/apt/extended_states",
     "/etc/apt/preferences",
     "/etc/apt/preferences.d",
+    "/etc/apt/sources.list",
     "/etc/apt/sources.list.d",
+    "/etc/evenkeel/limits.toml",
     "/etc/os-release",
     "/run/reboot-required",
     "/run/reboot-required.pkgs",
@@ -58,7 +64,7 @@ pub struct Facts {
     pub boot_id: String,
     /// Names of the modules, in ascending order.
     pub modules: Vec<String>,
-    /// Packages for which apt knows a newer version, by name, then architecture.
+    /// Packages for which apt knows a newer version, and new ones that those need, by name, then architecture.
     pub available: Vec<Available>,
     /// SHA-256 of the list of packages, hexadecimal.
     pub installed_digest: String,
@@ -76,6 +82,10 @@ pub struct Facts {
     pub stale_services: Vec<StaleService>,
     /// Why the system waits for a reboot, for people.
     pub reboot_reasons: Vec<String>,
+    /// What a person should know of the agent itself. The reader knows of nothing: the agent adds it.
+    pub troubles: Vec<String>,
+    /// The limits that the machine's owner set, for people; empty if there are none. The agent adds them.
+    pub limits: String,
 }
 
 impl Facts {
@@ -90,11 +100,18 @@ impl Facts {
             &mut release.version_codename,
             &mut self.kernel_release,
             &mut self.boot_id,
+            &mut self.limits,
         ];
         let services = self.stale_services.iter_mut();
         let services = services
             .flat_map(|service| std::iter::once(&mut service.name).chain(&mut service.files));
-        let lists = (self.reboot_required_by.iter_mut()).chain(&mut self.reboot_reasons);
+        let suites = self.available.iter_mut().flat_map(|one| &mut one.suites);
+        let lists = self
+            .reboot_required_by
+            .iter_mut()
+            .chain(&mut self.reboot_reasons)
+            .chain(&mut self.troubles)
+            .chain(suites);
         for text in texts.into_iter().chain(lists).chain(services) {
             *text = cut(text, MOST_TEXT);
         }
@@ -111,43 +128,19 @@ fn cut(text: &str, most: usize) -> String {
     text[..text.floor_char_boundary(most)].to_owned()
 }
 
-/// A package for which apt knows a newer version.
+/// A package for which apt knows a newer version, or a new one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Available {
     /// Debian's name.
     pub name: String,
     /// Debian's name of the architecture.
     pub architecture: String,
-    /// The version that is there.
+    /// The version that is there; empty if none is and others will need it.
     pub installed: String,
     /// The version that could be there.
     pub available: String,
-}
-
-/// A package that has a newer version and does not get it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Withheld {
-    /// Debian's name.
-    pub name: String,
-    /// Debian's name of the architecture.
-    pub architecture: String,
-    /// The version that is there.
-    pub installed: String,
-    /// The version that could be there.
-    pub available: String,
-    /// Why it is not.
-    pub cause: WithheldCause,
-}
-
-/// Why a package does not get its newer version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum WithheldCause {
-    /// A person marked it to stay.
-    Hold,
-    /// Its dependencies cannot be met without more than an upgrade.
-    KeptBack,
-    /// Its publisher lets it out to some machines first.
-    Phased,
+    /// The suites and codenames that have it, in ascending order.
+    pub suites: Vec<String>,
 }
 
 /// Reads the facts; asks apt and dpkg only when something may have changed since.
@@ -156,6 +149,7 @@ pub struct FactsReader {
     tools: Tools,
     place: Place,
     modules: Vec<String>,
+    owner: Arc<Owner>,
     last: Option<Last>,
 }
 
@@ -173,11 +167,12 @@ type Telltale = Option<(u64, u64, i64, i64)>;
 
 impl FactsReader {
     /// A reader for a place.
-    pub fn new(tools: Tools, place: Place, modules: Vec<String>) -> Self {
+    pub fn new(tools: Tools, place: Place, modules: Vec<String>, owner: Arc<Owner>) -> Self {
         Self {
             tools,
             place,
             modules,
+            owner,
             last: None,
         }
     }
@@ -205,6 +200,23 @@ impl FactsReader {
             services: Instant::now(),
         });
         Ok(facts)
+    }
+
+    /// What is known while the node cannot be looked at: what needs no tool, and else what was read last. A node that is
+    /// broken so far must be heard all the same.
+    pub fn blind(&self, failure: &Failure) -> Facts {
+        let last = self.last.as_ref().map(|last| last.facts.clone());
+        let mut facts = Facts {
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            os_release: OsRelease::of(&self.place),
+            kernel_release: os::kernel_release(),
+            boot_id: os::boot_id(),
+            modules: self.modules.clone(),
+            ..last.unwrap_or_default()
+        };
+        let trouble = format!("the node cannot be looked at: {failure}");
+        facts.troubles.push(trouble);
+        facts.within_bounds()
     }
 
     /// The list of packages whose digest the facts have. `None` if it cannot be read or has become another one: then
@@ -251,6 +263,8 @@ impl FactsReader {
             withheld,
             stale_services: stale_services(&self.place),
             reboot_reasons: reboot.reasons,
+            troubles: Vec::new(),
+            limits: String::new(),
         };
         Ok(facts.within_bounds())
     }
@@ -261,14 +275,22 @@ impl FactsReader {
         known: &[KnownPackage],
         native: &str,
     ) -> (Vec<Available>, Vec<Withheld>) {
-        match self.tools.simulate(&packages::latest()).await {
+        let wish = packages::latest();
+        let view = View::default();
+        match self.tools.simulate(&wish, false, view).await {
             Ok(simulation) => {
-                let installed = known.iter().map(|known| (known.package(native), known));
-                let installed = installed.collect();
-                (
-                    available(&simulation, &installed),
-                    withheld(&simulation, &installed),
-                )
+                let installed = packages::by_package(known, native);
+                let unpinned = self.without_preferences().await;
+                let targets = self.targets().await;
+                // While the owner's word cannot be had nothing is changed anyway.
+                let limits = self.owner.limits().unwrap_or_default();
+                let world = World {
+                    simulation: &simulation,
+                    unpinned: unpinned.as_ref(),
+                    targets: &targets,
+                    suites: &limits.suites,
+                };
+                world.updates(&installed)
             }
             Err(failure) => {
                 tracing::warn!(error = %failure, "apt cannot tell which updates are available");
@@ -279,54 +301,89 @@ impl FactsReader {
             }
         }
     }
+
+    /// What an update of everything would bring without the node's own preferences; `None` if it has none.
+    async fn without_preferences(&self) -> Option<Simulation> {
+        if !packages::has_preferences(&self.place).unwrap_or(false) {
+            return None;
+        }
+        let view = View::default().with(Preferences::Nothing);
+        let simulation = self.tools.simulate(&packages::latest(), false, view).await;
+        simulation
+            .inspect_err(|failure| tracing::warn!(error = %failure, "cannot tell what is pinned"))
+            .ok()
+    }
+
+    /// The indexes of packages that apt has. Without them suites are known by one name only.
+    async fn targets(&self) -> Vec<Target> {
+        let targets = self.tools.targets(View::default()).await;
+        targets.unwrap_or_else(|failure| {
+            tracing::warn!(error = %failure, "cannot tell which suites there are");
+            Vec::new()
+        })
+    }
 }
 
-/// What is installed, by its name as apt says it.
-type Installed<'a> = BTreeMap<String, &'a KnownPackage>;
-
-fn available(simulation: &Simulation, installed: &Installed<'_>) -> Vec<Available> {
-    let installs = simulation.installs.iter();
-    let mut available: Vec<_> = installs
-        .filter_map(|install| {
-            let known = installed.get(&install.package)?;
-            Some(Available {
-                name: known.name.clone(),
-                architecture: known.architecture.clone(),
-                installed: install.before.clone()?,
-                available: install.after.clone(),
-            })
-        })
-        .collect();
-    available.sort();
-    available
+/// What apt would do, and what that is held against.
+struct World<'a> {
+    simulation: &'a Simulation,
+    unpinned: Option<&'a Simulation>,
+    targets: &'a [Target],
+    /// The suites that the machine's owner allows; empty for any.
+    suites: &'a [String],
 }
 
-fn withheld(simulation: &Simulation, installed: &Installed<'_>) -> Vec<Withheld> {
-    let kept = simulation.kept.iter();
-    let mut withheld: Vec<_> = kept
-        .filter_map(|kept| {
-            let known = installed.get(&kept.package)?;
-            let cause = match (known.want.as_str(), kept.phased) {
-                ("hold", _) => WithheldCause::Hold,
-                (_, true) => WithheldCause::Phased,
-                (_, false) => WithheldCause::KeptBack,
-            };
-            Some(Withheld {
-                name: known.name.clone(),
-                architecture: known.architecture.clone(),
-                installed: known.version.clone(),
-                available: kept.available.clone(),
-                cause,
-            })
-        })
-        .collect();
-    withheld.sort();
-    withheld.dedup();
-    withheld
+impl World<'_> {
+    /// What an update would bring, and what it would leave.
+    fn updates(&self, installed: &Installed<'_>) -> (Vec<Available>, Vec<Withheld>) {
+        let allowed = Simulation {
+            installs: self
+                .simulation
+                .installs
+                .iter()
+                .filter(|install| self.is_allowed(install))
+                .cloned()
+                .collect(),
+            ..self.simulation.clone()
+        };
+        let available = allowed.installs.iter();
+        let mut available: Vec<_> = available
+            .map(|install| self.available(install, installed))
+            .collect();
+        available.sort();
+        let seen = Seen {
+            chosen: &allowed,
+            free: Some(self.simulation),
+            unpinned: self.unpinned,
+        };
+        let withheld = packages::withheld(installed, &seen, |_| WithheldCause::Limits);
+        (available, withheld)
+    }
+
+    /// Whether it is an update, which an older version is not, and the owner allows it.
+    fn is_allowed(&self, install: &Install) -> bool {
+        let suites = packages::suites(&install.origins, self.targets);
+        packages::are_among(&suites, self.suites)
+            && !self.simulation.downgrades.contains(&install.package)
+    }
+
+    fn available(&self, install: &Install, installed: &Installed<'_>) -> Available {
+        let known = installed.get(&install.package);
+        let architecture = known.map_or(&install.architecture, |known| &known.architecture);
+        Available {
+            name: install.name().to_owned(),
+            architecture: architecture.clone(),
+            installed: install.before.clone().unwrap_or_default(),
+            available: install.after.clone(),
+            suites: packages::suites(&install.origins, self.targets)
+                .into_iter()
+                .collect(),
+        }
+    }
 }
 
 /// Nothing can be told of the processes of another system, or by one who may not look at them.
-fn stale_services(place: &Place) -> Vec<StaleService> {
+pub(crate) fn stale_services(place: &Place) -> Vec<StaleService> {
     if !place.is_own_system() || !rustix::process::geteuid().is_root() {
         return Vec::new();
     }
@@ -365,5 +422,71 @@ mod tests {
         let facts = facts.within_bounds();
         let text = &facts.reboot_required_by[0];
         assert!(text.len() <= MOST_TEXT && !text.contains('\0'));
+    }
+
+    /// Where the owner allows only these suites, unless none is named.
+    fn world<'a>(simulation: &'a Simulation, suites: &'a [String]) -> World<'a> {
+        World {
+            simulation,
+            unpinned: None,
+            targets: &[],
+            suites,
+        }
+    }
+
+    fn install(package: &str, before: Option<&str>, suite: &str) -> Install {
+        Install {
+            package: package.into(),
+            before: before.map(str::to_owned),
+            after: "2".into(),
+            architecture: "all".into(),
+            origins: vec![format!("Debian:12/{suite}")],
+        }
+    }
+
+    #[test]
+    fn new_packages_are_told_and_what_the_owner_does_not_allow_is_withheld() {
+        let known = ["app", "lib", "older"].map(|name| KnownPackage {
+            name: name.into(),
+            architecture: "amd64".into(),
+            version: "1".into(),
+            want: "install".into(),
+            state: "installed".into(),
+            flag: "ok".into(),
+            size: 0,
+        });
+        let installed = packages::by_package(&known, "amd64");
+        let simulation = Simulation {
+            installs: vec![
+                install("app", Some("1"), "stable"),
+                install("fresh", None, "stable"),
+                install("lib", Some("1"), "security"),
+                install("older", Some("3"), "stable"),
+            ],
+            downgrades: vec!["older".into()],
+            ..Simulation::default()
+        };
+        let told = |suites: &[String]| {
+            let (available, withheld) = world(&simulation, suites).updates(&installed);
+            let available = available
+                .iter()
+                .map(|one| format!("{} {:?} {}", one.name, one.installed, one.suites.join(",")));
+            let withheld = withheld
+                .iter()
+                .map(|one| format!("{} {:?}", one.name, one.cause));
+            available.chain(withheld).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            told(&[]),
+            [
+                "app \"1\" stable",
+                "fresh \"\" stable",
+                "lib \"1\" security"
+            ]
+        );
+        assert_eq!(
+            told(&["security".to_owned()]),
+            ["lib \"1\" security", "app Limits"]
+        );
     }
 }

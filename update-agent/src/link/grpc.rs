@@ -2,16 +2,20 @@
 
 use std::error::Error;
 use std::future::Future;
-use std::sync::{PoisonError, RwLock};
+use std::io;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
+use chrono::{DateTime, Utc};
 use evenkeel_kit::Secret;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
+use hyper_util::rt::TokioIo;
 use tonic::metadata::AsciiMetadataValue;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Uri};
 use tonic::{Code, Request, Response, Status};
 
+use super::proxy::{self, Proxy};
 use super::trust::Trust;
 use super::{Answer, Applicant, Enrolled, Leave, Link, LinkError, Question, wire};
 use crate::journal::Entry;
@@ -33,26 +37,49 @@ impl std::fmt::Debug for GrpcLink {
 }
 
 impl GrpcLink {
-    /// A link that trusts whom it is told to. Nothing is sent yet. Each call may take as long as `deadline`.
-    pub fn new(server: &str, trust: &Trust, deadline: Duration) -> Result<Self, LinkError> {
+    /// A link that trusts whom it is told to, through the proxy if there is one. Nothing is sent yet. Each call may take
+    /// as long as `deadline`.
+    pub fn new(
+        server: &str,
+        trust: &Trust,
+        proxy: Option<&Proxy>,
+        deadline: Duration,
+    ) -> Result<Self, LinkError> {
         let setup = |error: tonic::transport::Error| LinkError::Setup(whole(&error));
         let tls = match trust {
             Trust::Ca(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
             Trust::System => ClientTlsConfig::new().with_native_roots(),
         };
-        let channel = Endpoint::from_shared(server.to_owned())
+        let endpoint = Endpoint::from_shared(server.to_owned())
             .map_err(setup)?
             .tls_config(tls)
             .map_err(setup)?
             .connect_timeout(CONNECT)
             .timeout(deadline)
-            .tcp_keepalive(Some(Duration::from_mins(1)))
-            .connect_lazy();
+            .tcp_keepalive(Some(Duration::from_mins(1)));
+        let channel = match proxy {
+            None => endpoint.connect_lazy(),
+            Some(proxy) => through(&endpoint, proxy),
+        };
         Ok(Self {
             client: AgentServiceClient::new(channel),
             credential: RwLock::new(None),
             deadline,
         })
+    }
+
+    /// Asks for nothing and changes nothing: whether the server can be reached, proves itself, and accepts the
+    /// credential. The answer is its clock.
+    pub async fn probe(&self) -> Result<Option<DateTime<Utc>>, LinkError> {
+        let message = wire::empty_report();
+        let answer = self
+            .call(|| {
+                let request = self.request(message.clone());
+                let mut client = self.client.clone();
+                async move { client.report(request).await }
+            })
+            .await?;
+        Ok(wire::server_time(&answer))
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
@@ -164,6 +191,20 @@ impl Link for GrpcLink {
         *current = Some(value);
         Ok(())
     }
+}
+
+/// A channel through the tunnel of a proxy. TLS begins inside the tunnel.
+fn through(endpoint: &Endpoint, proxy: &Proxy) -> Channel {
+    let proxy = Arc::new(proxy.clone());
+    endpoint.connect_with_connector_lazy(tower::service_fn(move |uri: Uri| {
+        let proxy = Arc::clone(&proxy);
+        async move {
+            let host = proxy::unbracketed(uri.host().unwrap_or_default());
+            let port = uri.port_u16().unwrap_or(443);
+            let stream = proxy::connect(Some(&*proxy), host, port).await?;
+            Ok::<_, io::Error>(TokioIo::new(stream))
+        }
+    }))
 }
 
 fn meaning(status: &Status) -> LinkError {

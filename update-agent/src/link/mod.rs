@@ -2,6 +2,7 @@
 
 mod grpc;
 mod pin;
+mod proxy;
 mod token;
 mod trust;
 mod wire;
@@ -19,6 +20,7 @@ use crate::model::Decision;
 use crate::os::OsRelease;
 
 pub use self::grpc::GrpcLink;
+pub use self::proxy::{BadProxy, Proxy};
 pub use self::token::{JoinToken, TokenError};
 pub use self::trust::{Trust, TrustError};
 pub use self::wire::facts_digest;
@@ -84,6 +86,8 @@ pub struct Question<'a> {
     pub packages: Option<&'a str>,
     /// The open attempt and its last sequence number.
     pub attempt: Option<(Uuid, u32)>,
+    /// Why the node itself does not let a prepared change begin; empty if it does or nothing is to begin.
+    pub waiting: &'a str,
 }
 
 /// The answer to a poll.

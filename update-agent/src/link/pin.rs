@@ -11,16 +11,21 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
 use sha2::{Digest as _, Sha256};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use super::proxy::{self, Proxy};
 use super::trust::TrustError;
 
 /// How long the server may take to show its certificates.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Connects once and returns the authority, as DER. The server's certificate is fully checked against it.
-pub async fn fetch_ca(host: &str, port: u16, digest: [u8; 32]) -> Result<Vec<u8>, TrustError> {
+pub async fn fetch_ca(
+    proxy: Option<&Proxy>,
+    host: &str,
+    port: u16,
+    digest: [u8; 32],
+) -> Result<Vec<u8>, TrustError> {
     let provider = Arc::new(ring::default_provider());
     let verifier = Arc::new(PinnedVerifier {
         digest,
@@ -37,7 +42,7 @@ pub async fn fetch_ca(host: &str, port: u16, digest: [u8; 32]) -> Result<Vec<u8>
     let name =
         ServerName::try_from(host.to_owned()).map_err(|_| TrustError::Host(host.to_owned()))?;
     let connect = async {
-        let stream = TcpStream::connect((host, port)).await?;
+        let stream = proxy::connect(proxy, host, port).await?;
         TlsConnector::from(Arc::new(config))
             .connect(name, stream)
             .await

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use tonic::transport::Uri;
 
 use super::pin;
+use super::proxy::{Proxy, unbracketed};
 use super::token::JoinToken;
 use crate::durable::{self, FileError};
 
@@ -47,11 +48,12 @@ pub enum TrustError {
 
 impl Trust {
     /// Settles who vouches for the server: the file if one is given, else the authority that the token names (fetched from
-    /// the server and compared), else the system.
+    /// the server, through the proxy if there is one, and compared), else the system.
     pub async fn settle(
         server: &str,
         token: &JoinToken,
         ca: Option<&Path>,
+        proxy: Option<&Proxy>,
     ) -> Result<Self, TrustError> {
         let (host, port) = address(server)?;
         if let Some(path) = ca {
@@ -63,7 +65,10 @@ impl Trust {
             return Ok(Self::Ca(text));
         }
         match token.ca {
-            Some(digest) => Ok(Self::Ca(pem(&pin::fetch_ca(&host, port, digest).await?))),
+            Some(digest) => {
+                let der = pin::fetch_ca(proxy, &host, port, digest).await?;
+                Ok(Self::Ca(pem(&der)))
+            }
             None => Ok(Self::System),
         }
     }
@@ -76,8 +81,7 @@ fn address(server: &str) -> Result<(String, u16), TrustError> {
     let bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
     match (uri.scheme_str(), uri.host()) {
         (Some("https"), Some(host)) if bare => {
-            let host = host.trim_start_matches('[').trim_end_matches(']');
-            Ok((host.to_owned(), uri.port_u16().unwrap_or(443)))
+            Ok((unbracketed(host).to_owned(), uri.port_u16().unwrap_or(443)))
         }
         _ => Err(wrong()),
     }
@@ -134,13 +138,15 @@ mod tests {
             if let Some(content) = content {
                 std::fs::write(&file, content).unwrap();
             }
-            let error = Trust::settle("https://x", &token, Some(&file))
+            let error = Trust::settle("https://x", &token, Some(&file), None)
                 .await
                 .unwrap_err();
             assert!(matches!(error, TrustError::NoCertificate(_)), "{error}");
         }
         assert_eq!(
-            Trust::settle("https://x", &token, None).await.unwrap(),
+            Trust::settle("https://x", &token, None, None)
+                .await
+                .unwrap(),
             Trust::System
         );
     }

@@ -1,5 +1,7 @@
 //! From the agent's own types to messages and back. No message is known beyond this folder.
 
+mod wish;
+
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -10,12 +12,13 @@ use prost_types::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::{Answer, Applicant, Enrolled, Leave, LinkError, Question};
-use crate::facts::{Facts, Withheld, WithheldCause};
+use crate::facts::Facts;
 use crate::grants::{Grant, Window};
+use crate::identity;
 use crate::journal::Entry;
 use crate::model::{
-    Act, Decision, Event, Failure, FailureKind, News, PackageMode, PackageResult, PackageWish,
-    Plan, Target, WantedPackage, Wish,
+    Account, Act, Decision, Event, Failure, FailureKind, News, PackageResult, Plan, Target, Wish,
+    Withheld, WithheldCause,
 };
 use crate::os::OsRelease;
 
@@ -64,6 +67,7 @@ pub(super) fn poll_request(question: Question<'_>) -> pb::PollRequest {
             last_sequence,
         }),
         packages: question.packages.unwrap_or_default().to_owned(),
+        waiting: question.waiting.to_owned(),
     }
 }
 
@@ -117,12 +121,27 @@ pub(super) fn report_request(entry: &Entry) -> pb::ReportRequest {
     }
 }
 
+/// A report of an attempt that does not exist, with nothing in it: the server stores nothing of it and says its time.
+pub(super) fn empty_report() -> pb::ReportRequest {
+    pb::ReportRequest {
+        attempt_id: identity::new_attempt().to_string(),
+        target_digest: String::new(),
+        events: Vec::new(),
+    }
+}
+
+/// The server's clock as a report was answered.
+pub(super) fn server_time(answer: &pb::ReportResponse) -> Option<DateTime<Utc>> {
+    answer.now.and_then(instant)
+}
+
 fn facts_message(facts: &Facts) -> pb::Facts {
     let available = facts.available.iter().map(|package| pb::AvailablePackage {
         name: package.name.clone(),
         architecture: package.architecture.clone(),
         installed_version: package.installed.clone(),
         available_version: package.available.clone(),
+        suites: package.suites.clone(),
     });
     let services = facts.stale_services.iter().map(|service| pb::StaleService {
         name: service.name.clone(),
@@ -146,6 +165,8 @@ fn facts_message(facts: &Facts) -> pb::Facts {
         stale_services: services.collect(),
         reboot_reasons: facts.reboot_reasons.clone(),
         booted_image: None,
+        troubles: facts.troubles.clone(),
+        limits: facts.limits.clone(),
     }
 }
 
@@ -154,6 +175,9 @@ fn withheld(package: &Withheld) -> pb::WithheldPackage {
         WithheldCause::Hold => pb::WithheldCause::Hold,
         WithheldCause::KeptBack => pb::WithheldCause::KeptBack,
         WithheldCause::Phased => pb::WithheldCause::Phased,
+        WithheldCause::Pinned => pb::WithheldCause::Pinned,
+        WithheldCause::Limits => pb::WithheldCause::Limits,
+        WithheldCause::Policy => pb::WithheldCause::Policy,
     };
     pb::WithheldPackage {
         name: package.name.clone(),
@@ -217,31 +241,13 @@ fn target(target: Option<pb::Target>) -> Result<Target, LinkError> {
         return Err(LinkError::Nonsense("its target has no digest"));
     }
     let wish = match target.wish {
-        Some(pb::target::Wish::Packages(packages)) => package_wish(packages),
+        Some(pb::target::Wish::Packages(packages)) => wish::packages(packages),
         // There is no module for them.
         Some(pb::target::Wish::Image(_) | pb::target::Wish::Kernel(_)) | None => Wish::Unknown,
     };
     Ok(Target {
         digest: target.digest,
         wish,
-    })
-}
-
-fn package_wish(packages: pb::Packages) -> Wish {
-    let mode = match packages.mode {
-        Some(pb::packages::Mode::Latest(_)) => PackageMode::Latest,
-        Some(pb::packages::Mode::Exactly(exactly)) => {
-            let wanted = exactly.packages.into_iter().map(|package| WantedPackage {
-                name: package.name,
-                version: Some(package.version).filter(|version| !version.is_empty()),
-            });
-            PackageMode::Exactly(wanted.collect())
-        }
-        None => return Wish::Unknown,
-    };
-    Wish::Packages(PackageWish {
-        mode,
-        sources: packages.sources,
     })
 }
 
@@ -253,6 +259,7 @@ fn event(event: &Event) -> pb::Event {
         }),
         News::Downloaded => Said::Downloaded(pb::Downloaded {}),
         News::Began => Said::Began(pb::Began {}),
+        News::RebootBegun => Said::RebootBegun(pb::RebootBegun {}),
         News::VerifyBegun => Said::VerifyBegun(pb::VerifyBegun {}),
         News::Finished { results } => Said::Finished(pb::Finished {
             results: results_message(results),
@@ -261,6 +268,7 @@ fn event(event: &Event) -> pb::Event {
         News::Reverted { failure } => Said::Reverted(pb::Reverted {
             kind: kind(failure.kind).into(),
             reason: failure.reason.clone(),
+            log: failure.log.clone(),
         }),
         News::NothingToDo => Said::NothingToDo(pb::NothingToDo {}),
         News::Cancelled { cause } => Said::Cancelled(pb::Cancelled {
@@ -272,6 +280,22 @@ fn event(event: &Event) -> pb::Event {
         node_time: Some(timestamp(event.at)),
         boot_id: event.boot_id.clone(),
         news: Some(news),
+        account: event.account.as_ref().map(account),
+    }
+}
+
+fn account(account: &Account) -> pb::Account {
+    let phases = account.phases.iter().map(|span| pb::PhaseSpan {
+        phase: span.phase.clone(),
+        millis: span.millis,
+        bytes: span.bytes,
+    });
+    pb::Account {
+        phases: phases.collect(),
+        remarks: account.remarks.clone(),
+        kept_conffiles: account.kept_conffiles.clone(),
+        restarted_services: account.restarted_services.clone(),
+        reboot_required: account.reboot_required,
     }
 }
 
@@ -281,10 +305,15 @@ fn plan_message(plan: &Plan) -> pb::Plan {
         architecture: change.architecture.clone(),
         before: change.before.clone().unwrap_or_default(),
         after: change.after.clone().unwrap_or_default(),
+        suite: change.suite.clone(),
+        download_bytes: change.download_bytes,
     });
     pb::Plan {
         changes: changes.collect(),
         download_bytes: plan.download_bytes,
+        disk_bytes: plan.disk_bytes,
+        reboot_expected: plan.reboot_expected,
+        withheld: plan.withheld.iter().map(withheld).collect(),
     }
 }
 
@@ -316,8 +345,10 @@ fn kind(kind: FailureKind) -> pb::FailureKind {
         FailureKind::Storage => pb::FailureKind::Storage,
         FailureKind::Apply => pb::FailureKind::Apply,
         FailureKind::Verify => pb::FailureKind::Verify,
+        FailureKind::Reboot => pb::FailureKind::Reboot,
         FailureKind::Interrupted => pb::FailureKind::Interrupted,
         FailureKind::Unsupported => pb::FailureKind::Unsupported,
+        FailureKind::Limits => pb::FailureKind::Limits,
     }
 }
 

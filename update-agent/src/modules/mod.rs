@@ -8,8 +8,9 @@ use std::future::Future;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::model::{Change, Failure, FailureKind, PackageResult, Wish};
+use crate::model::{Change, Failure, FailureKind, PackageResult, Plan, Wish, Withheld};
 
 pub mod packages;
 
@@ -47,6 +48,19 @@ pub struct Verdict {
     pub results: Vec<PackageResult>,
     /// What is not as it was planned.
     pub problem: Option<Failure>,
+    /// Configuration files that a person had changed and that stayed; the package's own lies beside each.
+    pub kept_conffiles: Vec<String>,
+}
+
+/// What was done, and what is left to do, after all was found as planned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct After {
+    /// Units that were restarted because they ran what was replaced.
+    pub restarted: Vec<String>,
+    /// Why the change asks for a reboot, in words; `None` if it does not.
+    pub reboot: Option<Vec<String>>,
+    /// What went wrong and changes nothing of the end, in words for a person.
+    pub remarks: Vec<String>,
 }
 
 /// A plan of one module.
@@ -56,6 +70,12 @@ pub struct Draft<S> {
     pub changes: Vec<Change>,
     /// Bytes to fetch.
     pub download_bytes: u64,
+    /// By how many bytes what is installed grows; negative if it shrinks.
+    pub disk_bytes: i64,
+    /// Whether it will probably ask for a reboot.
+    pub reboot_expected: bool,
+    /// What has a newer version and does not get it.
+    pub withheld: Vec<Withheld>,
     /// The way there; none if there is nothing to do.
     pub steps: Vec<S>,
 }
@@ -65,7 +85,23 @@ impl<S> Default for Draft<S> {
         Self {
             changes: Vec::new(),
             download_bytes: 0,
+            disk_bytes: 0,
+            reboot_expected: false,
+            withheld: Vec::new(),
             steps: Vec::new(),
+        }
+    }
+}
+
+impl<S> Draft<S> {
+    /// The plan as it is told, without the way there.
+    pub fn plan(&self) -> Plan {
+        Plan {
+            changes: self.changes.clone(),
+            download_bytes: self.download_bytes,
+            disk_bytes: self.disk_bytes,
+            reboot_expected: self.reboot_expected,
+            withheld: self.withheld.clone(),
         }
     }
 }
@@ -82,6 +118,8 @@ pub trait Module: Send + Sync + 'static {
     type Observed: Send;
     /// One change. Written to the journal before it is made.
     type Step: Serialize + DeserializeOwned + Send + Sync;
+    /// What it notes of the node before the change, to tell later what came of the change. Written to the journal.
+    type Baseline: Serialize + DeserializeOwned + Default + Send + Sync;
 
     /// Brings what is known about the outside up to date. Changes nothing of the node but that knowledge.
     fn refresh(
@@ -106,8 +144,14 @@ pub trait Module: Send + Sync + 'static {
     /// is checked again and not fetched again. Changes nothing of the node.
     fn fetch(&self, step: &Self::Step) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Looks whether the steps still fit the node, as near to the beginning as can be.
+    /// Looks whether the steps still fit the node and whether it has what they need, as near to the beginning as can be.
     fn check(&self, steps: &[Self::Step]) -> impl Future<Output = Result<Ready, Failure>> + Send;
+
+    /// Notes how the node is right before the first step. Changes nothing.
+    fn note(
+        &self,
+        steps: &[Self::Step],
+    ) -> impl Future<Output = Result<Self::Baseline, Failure>> + Send;
 
     /// Who else is changing what the module changes; `None` if nobody is. Before something is tried again that is waited
     /// for, but not so long that the server hears nothing of the node.
@@ -120,9 +164,19 @@ pub trait Module: Send + Sync + 'static {
         trying: Try,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Looks at what the steps made.
-    fn verify(&self, steps: &[Self::Step])
-    -> impl Future<Output = Result<Verdict, Failure>> + Send;
+    /// Looks at what the steps made. What was wrong when it was noted is not the steps' doing.
+    fn verify(
+        &self,
+        steps: &[Self::Step],
+        baseline: &Self::Baseline,
+    ) -> impl Future<Output = Result<Verdict, Failure>> + Send;
+
+    /// Once all is as planned: does what the wish says should follow, and tells whether a reboot should. Safe to repeat.
+    fn after(
+        &self,
+        steps: &[Self::Step],
+        baseline: &Self::Baseline,
+    ) -> impl Future<Output = Result<After, Failure>> + Send;
 
     /// Whether the node certainly is as it was before the steps.
     fn is_untouched(
@@ -146,7 +200,7 @@ pub struct AnyStep {
     /// Which of the module's steps.
     pub name: String,
     /// What.
-    pub what: serde_json::Value,
+    pub what: Value,
 }
 
 /// A module with its types hidden, so that the engine can hold a list of them. The methods are those of [`Module`];
@@ -165,12 +219,16 @@ pub trait AnyModule: Send + Sync {
     async fn fetch(&self, step: &AnyStep) -> Result<(), Failure>;
     /// [`Module::check`].
     async fn check(&self, steps: &[AnyStep]) -> Result<Ready, Failure>;
+    /// [`Module::note`], put into words.
+    async fn note(&self, steps: &[AnyStep]) -> Result<Value, Failure>;
     /// [`Module::at_work`].
     async fn at_work(&self, trying: Try) -> Result<Option<String>, Failure>;
     /// [`Module::apply`].
     async fn apply(&self, step: &AnyStep, trying: Try) -> Result<(), Failure>;
-    /// [`Module::verify`].
-    async fn verify(&self, steps: &[AnyStep]) -> Result<Verdict, Failure>;
+    /// [`Module::verify`]; a baseline that is not there or cannot be read is an empty one.
+    async fn verify(&self, steps: &[AnyStep], baseline: &Value) -> Result<Verdict, Failure>;
+    /// [`Module::after`], with the same baseline.
+    async fn after(&self, steps: &[AnyStep], baseline: &Value) -> Result<After, Failure>;
     /// [`Module::is_untouched`].
     async fn is_untouched(&self, steps: &[AnyStep]) -> Result<bool, Failure>;
     /// [`Module::undo`].
@@ -218,6 +276,9 @@ impl<M: Module> AnyModule for Plugged<M> {
         Ok(Some(Draft {
             changes: draft.changes,
             download_bytes: draft.download_bytes,
+            disk_bytes: draft.disk_bytes,
+            reboot_expected: draft.reboot_expected,
+            withheld: draft.withheld,
             steps: steps?,
         }))
     }
@@ -230,6 +291,14 @@ impl<M: Module> AnyModule for Plugged<M> {
         self.module.check(&unpack_own::<M>(steps)?).await
     }
 
+    async fn note(&self, steps: &[AnyStep]) -> Result<Value, Failure> {
+        let baseline = self.module.note(&unpack_own::<M>(steps)?).await?;
+        serde_json::to_value(baseline).map_err(|error| {
+            let reason = format!("what {} noted cannot be written down: {error}", M::NAME);
+            Failure::new(FailureKind::Plan, reason)
+        })
+    }
+
     async fn at_work(&self, trying: Try) -> Result<Option<String>, Failure> {
         self.module.at_work(trying).await
     }
@@ -238,8 +307,16 @@ impl<M: Module> AnyModule for Plugged<M> {
         self.module.apply(&unpack::<M>(step)?, trying).await
     }
 
-    async fn verify(&self, steps: &[AnyStep]) -> Result<Verdict, Failure> {
-        self.module.verify(&unpack_own::<M>(steps)?).await
+    async fn verify(&self, steps: &[AnyStep], baseline: &Value) -> Result<Verdict, Failure> {
+        let steps = unpack_own::<M>(steps)?;
+        let baseline = unpack_baseline::<M>(baseline);
+        self.module.verify(&steps, &baseline).await
+    }
+
+    async fn after(&self, steps: &[AnyStep], baseline: &Value) -> Result<After, Failure> {
+        let steps = unpack_own::<M>(steps)?;
+        let baseline = unpack_baseline::<M>(baseline);
+        self.module.after(&steps, &baseline).await
     }
 
     async fn is_untouched(&self, steps: &[AnyStep]) -> Result<bool, Failure> {
@@ -284,4 +361,15 @@ fn unpack_own<M: Module>(steps: &[AnyStep]) -> Result<Vec<M::Step>, Failure> {
         .filter(|step| step.module == M::NAME)
         .map(unpack::<M>)
         .collect()
+}
+
+/// An agent of another version may have noted other things. Nothing noted is the strictest baseline there is.
+fn unpack_baseline<M: Module>(noted: &Value) -> M::Baseline {
+    if noted.is_null() {
+        return M::Baseline::default();
+    }
+    M::Baseline::deserialize(noted).unwrap_or_else(|error| {
+        tracing::warn!(module = M::NAME, %error, "what was noted before the change cannot be read");
+        M::Baseline::default()
+    })
 }

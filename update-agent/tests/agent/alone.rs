@@ -80,6 +80,25 @@ async fn inside_a_window_of_its_grant_the_node_updates_and_tells_it_later() {
 }
 
 #[tokio::test]
+async fn a_change_that_asks_for_it_reboots_the_node_though_nobody_can_be_told() {
+    let node = left_alone("latest").await;
+    node.packages().asks_for_reboot = true;
+    node.clock.advance(hours(2));
+    in_vain(&node).await;
+    assert_eq!(node.machine().told, 1);
+    node.boot();
+    in_vain(&node).await;
+    assert_eq!(node.system.listing(), NEW);
+
+    node.server().presence = Presence::Here;
+    node.run_once().await.unwrap();
+
+    let story = "downloading, downloaded, began, reboot begun, verify begun, finished";
+    assert_eq!(node.server().story(), story);
+    assert_eq!(node.machine().told, 1);
+}
+
+#[tokio::test]
 async fn it_begins_in_the_first_instant_of_a_window_and_in_none_after_its_last() {
     for (minutes, begins) in [
         (0, false),

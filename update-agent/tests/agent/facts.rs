@@ -101,3 +101,25 @@ async fn why_a_reboot_is_required_is_told() {
         "this system's processes are not the node's"
     );
 }
+
+#[tokio::test]
+async fn a_node_that_cannot_be_looked_at_is_heard_all_the_same() {
+    const WHY: &str = "dpkg-query: error: parsing file '/var/lib/dpkg/status' near line 0:\n end of file after field name 'garbage'";
+    let node = Node::new();
+    node.packages().list_error = WHY.into();
+    let mut agent = node.agent();
+    agent.run_once().await.unwrap();
+    let told = facts(&node);
+    assert!(!told.boot_id.is_empty());
+    let [trouble] = told.troubles.as_slice() else {
+        panic!("{:?}", told.troubles)
+    };
+    assert!(trouble.contains(&WHY.replace('\n', "")), "{trouble}");
+
+    node.packages().list_error.clear();
+    agent.run_once().await.unwrap();
+    agent.run_once().await.unwrap();
+    let told = facts(&node);
+    assert_eq!(told.troubles, [""; 0]);
+    assert!(!told.installed_digest.is_empty());
+}

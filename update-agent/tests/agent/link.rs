@@ -8,7 +8,7 @@ use evenkeel_proto::agent as pb;
 use evenkeel_update_agent::facts::Facts;
 use evenkeel_update_agent::identity::Identity;
 use evenkeel_update_agent::link::{
-    Applicant, GrpcLink, JoinToken, Link, LinkError, Question, Trust,
+    Applicant, GrpcLink, JoinToken, Link, LinkError, Question, Trust, TrustError,
 };
 use evenkeel_update_agent::model::Act;
 use evenkeel_update_agent::os::OsRelease;
@@ -43,25 +43,35 @@ fn question(facts: &Facts, whole: bool) -> Question<'_> {
         whole,
         packages: None,
         attempt: None,
+        waiting: "",
     }
 }
 
 async fn trusting(server: &TestServer) -> GrpcLink {
     let token = JoinToken::parse(&server.token()).unwrap();
-    let trust = Trust::settle(&server.url(), &token, None).await.unwrap();
-    GrpcLink::new(&server.url(), &trust, DEADLINE).unwrap()
+    let trust = settled(&server.url(), &token).await.unwrap();
+    linked(&server.url(), &trust)
+}
+
+/// Who may vouch for a server that is reached without a proxy.
+async fn settled(url: &str, token: &JoinToken) -> Result<Trust, TrustError> {
+    Trust::settle(url, token, None, None).await
+}
+
+fn linked(url: &str, trust: &Trust) -> GrpcLink {
+    GrpcLink::new(url, trust, None, DEADLINE).unwrap()
 }
 
 #[tokio::test]
 async fn a_node_enrols_with_the_authority_that_its_token_names() {
     let server = TestServer::on_loopback().await;
     let token = JoinToken::parse(&server.token()).unwrap();
-    let trust = Trust::settle(&server.url(), &token, None).await.unwrap();
+    let trust = settled(&server.url(), &token).await.unwrap();
     let Trust::Ca(pem) = &trust else {
         panic!("an authority")
     };
     assert_eq!(lines(pem), lines(&server.ca_pem));
-    let link = GrpcLink::new(&server.url(), &trust, DEADLINE).unwrap();
+    let link = linked(&server.url(), &trust);
 
     let enrolled = link.enroll(&applicant(&token)).await.unwrap();
 
@@ -85,14 +95,12 @@ async fn a_server_that_another_authority_vouches_for_is_not_spoken_to() {
     let other = TestServer::on_loopback().await;
     let token = JoinToken::parse(&other.token()).unwrap();
 
-    let error = Trust::settle(&server.url(), &token, None)
-        .await
-        .unwrap_err();
+    let error = settled(&server.url(), &token).await.unwrap_err();
     let text = evenkeel_kit::chain(&error).to_string();
     assert!(text.contains("UnknownIssuer"), "{text}");
 
     let trust = Trust::Ca(other.ca_pem.clone());
-    let link = GrpcLink::new(&server.url(), &trust, DEADLINE).unwrap();
+    let link = linked(&server.url(), &trust);
     let error = link.enroll(&applicant(&token)).await.unwrap_err();
     let text = error.to_string();
     assert!(text.contains("invalid peer certificate"), "{text}");
@@ -104,9 +112,7 @@ async fn a_certificate_of_the_right_authority_for_another_host_is_not_enough() {
     let name = SanType::DnsName("keel.example".try_into().unwrap());
     let server = TestServer::start(name).await;
     let token = JoinToken::parse(&server.token()).unwrap();
-    let error = Trust::settle(&server.url(), &token, None)
-        .await
-        .unwrap_err();
+    let error = settled(&server.url(), &token).await.unwrap_err();
     let text = evenkeel_kit::chain(&error).to_string();
     assert!(text.contains("not valid for name"), "{text}");
 }
@@ -118,17 +124,17 @@ async fn a_file_with_the_authority_goes_before_the_token() {
     let file = folder.path().join("ca.pem");
     std::fs::write(&file, &server.ca_pem).unwrap();
     let token = JoinToken::parse(&format!("ekj1..{SECRET}")).unwrap();
-    let trust = Trust::settle(&server.url(), &token, Some(&file))
+    let trust = Trust::settle(&server.url(), &token, Some(&file), None)
         .await
         .unwrap();
-    let link = GrpcLink::new(&server.url(), &trust, DEADLINE).unwrap();
+    let link = linked(&server.url(), &trust);
     link.enroll(&applicant(&token)).await.unwrap();
 }
 
 #[tokio::test]
 async fn the_systems_authorities_do_not_vouch_for_a_server_of_its_own() {
     let server = TestServer::on_loopback().await;
-    let Ok(link) = GrpcLink::new(&server.url(), &Trust::System, DEADLINE) else {
+    let Ok(link) = GrpcLink::new(&server.url(), &Trust::System, None, DEADLINE) else {
         panic!("a link")
     };
     let token = JoinToken::parse(&format!("ekj1..{SECRET}")).unwrap();
@@ -217,8 +223,9 @@ async fn a_server_that_is_busy_is_asked_again() {
 async fn a_server_that_never_answers_is_not_waited_for_longer_than_the_deadline() {
     let server = TestServer::on_loopback().await;
     let token = JoinToken::parse(&server.token()).unwrap();
-    let trust = Trust::settle(&server.url(), &token, None).await.unwrap();
-    let link = GrpcLink::new(&server.url(), &trust, Duration::from_millis(200)).unwrap();
+    let trust = settled(&server.url(), &token).await.unwrap();
+    let short = Duration::from_millis(200);
+    let link = GrpcLink::new(&server.url(), &trust, None, short).unwrap();
     server.brain.lock().unwrap().mute = true;
     let facts = Facts::default();
     let call = link.poll(question(&facts, false));
@@ -239,12 +246,40 @@ async fn where_nobody_listens_there_is_an_error_and_no_wait() {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     drop(listener);
-    let link = GrpcLink::new(&url, &trust, DEADLINE).unwrap();
+    let link = linked(&url, &trust);
     let error = link
         .poll(question(&Facts::default(), false))
         .await
         .unwrap_err();
     assert!(error.to_string().contains("refused"), "{error}");
     let token = JoinToken::parse(&other.token()).unwrap();
-    Trust::settle(&url, &token, None).await.unwrap_err();
+    settled(&url, &token).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn a_probe_learns_the_servers_time_and_leaves_nothing_behind() {
+    let server = TestServer::on_loopback().await;
+    let link = trusting(&server).await;
+    let error = link.probe().await.unwrap_err();
+    assert!(matches!(error, LinkError::Denied(_)), "{error}");
+    link.renew(&Secret::new("first-credential")).unwrap();
+    let now = link.probe().await.unwrap().unwrap();
+    assert_eq!(now.timestamp(), 1_800_000_000);
+    let brain = server.brain.lock().unwrap();
+    assert_eq!(brain.calls, ["report", "report"]);
+    assert!(brain.told.values().all(Vec::is_empty));
+}
+
+#[tokio::test]
+async fn why_the_node_waits_crosses_the_wire() {
+    let server = TestServer::on_loopback().await;
+    let link = trusting(&server).await;
+    link.renew(&Secret::new("first-credential")).unwrap();
+    let facts = Facts::default();
+    let waiting = Question {
+        waiting: "ada is logged in",
+        ..question(&facts, false)
+    };
+    link.poll(waiting).await.unwrap();
+    assert_eq!(server.brain.lock().unwrap().waiting, "ada is logged in");
 }

@@ -1,5 +1,6 @@
 //! The whole agent, from the server's word to the package, with one of its doors replaced: the system below it
-//! (`alone`, `attempts`, `facts`, `resume`) or nothing but the machine at the other end of the wire (`link`).
+//! (`alone`, `attempts`, `doctor`, `facts`, `history`, `plan`, `reboot`, `resume`, `waiting`, `watchdog`) or nothing but
+//! the machine at the other end of the wire (`link`, `proxy`).
 
 #![expect(
     clippy::unwrap_used,
@@ -8,7 +9,14 @@
 
 mod alone;
 mod attempts;
+mod doctor;
 mod facts;
+mod history;
 mod link;
+mod plan;
+mod proxy;
+mod reboot;
 mod resume;
 mod support;
+mod waiting;
+mod watchdog;

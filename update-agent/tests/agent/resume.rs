@@ -1,6 +1,8 @@
 //! The agent dies anywhere, and the next one goes on.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -14,6 +16,8 @@ use crate::support::journal::{BreakingJournal, Side};
 use crate::support::node::Node;
 
 const STORY: &str = "downloading, downloaded, began, verify begun, finished";
+const STORY_WITH_REBOOT: &str =
+    "downloading, downloaded, began, reboot begun, verify begun, finished";
 
 /// A step that is marked as done in the log is not taken after that.
 fn assert_nothing_is_done_twice(log: &[String]) {
@@ -79,6 +83,65 @@ async fn two_deaths_at_writes_of_the_journal_change_nothing_of_the_end() {
             }
             assert_eq!(node.server().story(), STORY, "{first} {second}");
             assert_nothing_is_done_twice(&node.system.take_log());
+        }
+    }
+}
+
+/// Starts agents, of which one dies at a write of the journal, until the attempt is over: on a machine that boots when it
+/// is told to, and also at the death if that is a power cut. Whether one died.
+async fn live_through(node: &Node, at: usize, side: Side, power_cut: bool) -> bool {
+    let path = node.place().journal();
+    let left = Arc::new(AtomicUsize::new(at));
+    let mut died = false;
+    for _ in 0..6 {
+        let told = node.machine().told;
+        let journal = BreakingJournal::counting(&path, &node.system, &left, side);
+        let end = node.agent_with(Box::new(journal)).run_once().await;
+        let broke = matches!(end, Err(AgentError::Journal(_)));
+        assert!(broke || end.is_ok(), "{end:?}");
+        died |= broke;
+        if node.machine().told > told || (broke && power_cut) {
+            node.boot();
+        }
+        node.clock.advance(TimeDelta::minutes(5));
+    }
+    died
+}
+
+#[tokio::test]
+async fn a_death_at_any_write_of_the_journal_changes_nothing_of_the_end_of_a_reboot() {
+    for side in [Side::Before, Side::After] {
+        for power_cut in [false, true] {
+            let mut at = 0;
+            loop {
+                let node = Node::in_window();
+                node.packages().asks_for_reboot = true;
+                let died = live_through(&node, at, side, power_cut).await;
+
+                let context = format!("{side:?} write {at}, power cut: {power_cut}");
+                let listing = node.system.listing();
+                assert_eq!(listing, "app 2 installed\nlib 2 installed", "{context}");
+                let story = node.server().story();
+                // A power cut may have been the reboot before it was asked for.
+                let expected = if power_cut && story == STORY {
+                    STORY
+                } else {
+                    STORY_WITH_REBOOT
+                };
+                assert_eq!(story, expected, "{context}");
+                assert_eq!(node.left_over(), [""; 0], "{context}");
+                assert_nothing_is_done_twice(&node.system.take_log());
+                let told = node.machine().told;
+                assert!(told == 1 || (power_cut && told == 0), "{context}: {told}");
+                if !died {
+                    assert!(
+                        at > 12,
+                        "an attempt writes its journal more than {at} times"
+                    );
+                    break;
+                }
+                at += 1;
+            }
         }
     }
 }
@@ -171,6 +234,11 @@ async fn a_journal_that_makes_no_sense_does_not_hold_the_agent_up() {
     node.run_once().await.unwrap();
     assert_eq!(node.server().story(), STORY);
     assert_eq!(node.left_over(), ["journal.json.corrupt-0"]);
+    let troubles = node.server().facts.as_ref().unwrap().troubles.clone();
+    assert!(
+        troubles[0].contains("journal.json.corrupt-0"),
+        "{troubles:?}"
+    );
     assert_eq!(FileJournal::look(&node.place().journal()).unwrap(), None);
 }
 
@@ -205,10 +273,13 @@ async fn an_update_that_outlives_its_deadline_is_waited_for_and_not_called_faile
         agent.run_once().await.unwrap_err();
         assert_eq!(node.server().story(), "downloading, downloaded, began");
         assert_eq!(node.system.listing(), "app 2 unpacked\nlib 1 installed");
+        let told = || node.server().waiting.last().unwrap().clone();
+        assert!(told().starts_with("another program is at work"));
         std::fs::write(root.join("go"), "").unwrap();
         agent.run_once().await.unwrap();
+        assert_eq!(told(), "");
     };
-    let both = async { tokio::join!(dpkg, agent) };
+    let both = Box::pin(async { tokio::join!(dpkg, agent) });
     let both = tokio::time::timeout(Duration::from_mins(1), both).await;
     let (ended, ()) = both.expect("a dpkg and an agent that waits for it");
     assert!(ended.succeeded(), "{ended:?}");

@@ -7,7 +7,7 @@ use evenkeel_api::decision::Decision;
 use evenkeel_api::update_run::{OsUpdateRun, RunEvent};
 use tokio::time::{Instant, sleep};
 
-use super::of_instance;
+use super::{account, of_instance};
 use crate::client::Client;
 use crate::commands::instance;
 use crate::resource::{self, Resource};
@@ -160,6 +160,9 @@ fn summarise(run: &OsUpdateRun, printer: &mut Printer<'_>) -> Result<Ending, Fai
                 "  {} {before} -> {after} ({})",
                 package.name, package.status
             ))?;
+        }
+        for line in account::lines(run) {
+            printer.line(&line)?;
         }
         let reason = if run.reason.is_empty() {
             String::new()

@@ -1,12 +1,13 @@
-//! The command lines of apt and dpkg, and what their answers mean.
+//! The command lines of apt, and what their answers mean.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::files::{ARCHIVES, Deb};
-use super::parse::{self, Known, Simulation};
-use super::sources;
+use super::files::Deb;
+use super::parse::{self, Exact, Install, Simulation};
+use super::sources::View;
+use super::targets::{self, Target};
 use crate::durable::FileError;
 use crate::model::{Failure, FailureKind, PackageMode, PackageWish};
 use crate::runner::{Command, Output, RunError, Runner};
@@ -40,7 +41,21 @@ const NO_SOURCES: [&str; 8] = [
 ];
 
 /// What becomes of configuration files that a person changed: they stay.
-const CONFFILES: [&str; 2] = ["--force-confdef", "--force-confold"];
+pub(super) const CONFFILES: [&str; 2] = ["--force-confdef", "--force-confold"];
+
+/// More names than this are not put on one command line.
+pub(super) const MOST_NAMES: usize = 500;
+
+/// What apt is to do at once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Transaction<'a> {
+    /// The files to install.
+    pub debs: &'a [Deb],
+    /// The packages to remove.
+    pub removals: Vec<&'a str>,
+    /// Whether an older version may replace a newer one.
+    pub downgrades: bool,
+}
 
 /// apt and dpkg of the managed root.
 pub struct Tools {
@@ -67,45 +82,42 @@ impl Tools {
         &self.limits
     }
 
-    /// Makes the lists of packages current. A warning is an error here: apt itself keeps old lists and calls it success.
-    pub async fn update(&self, own_sources: bool) -> Result<(), Failure> {
-        let command = self
-            .apt_get(self.limits.refresh, own_sources)
-            .with(["update", "--error-on=any"]);
-        let output = self.run(&command, FailureKind::Refresh).await?;
-        if output.succeeded() {
-            return Ok(());
-        }
-        let words = output.words();
-        let kind = if speaks_of_signatures(&words) {
-            FailureKind::Signature
-        } else {
-            FailureKind::Refresh
-        };
-        Err(failure(kind, "apt-get update", &output))
-    }
-
-    /// What apt would do for a wish.
-    pub async fn simulate(&self, wanted: &PackageWish) -> Result<Simulation, Failure> {
-        let command = self
-            .apt_get(self.limits.look, !wanted.sources.is_empty())
-            .with(["--simulate", "--verbose-versions"]);
+    /// What apt would do for a wish. Older versions and packages that a person marked to stay are shown, not refused: the
+    /// plan decides about them.
+    pub async fn simulate(
+        &self,
+        wanted: &PackageWish,
+        removals: bool,
+        view: View,
+    ) -> Result<Simulation, Failure> {
+        let command = self.apt_get(self.limits.look, view).with([
+            "--simulate",
+            "--verbose-versions",
+            "--allow-downgrades",
+        ]);
         let command = match &wanted.mode {
+            PackageMode::Latest if removals => command.with(["dist-upgrade"]),
             PackageMode::Latest => command.with(["upgrade", "--with-new-pkgs"]),
             PackageMode::Exactly(packages) => {
                 let orders = packages.iter().map(|package| match &package.version {
                     Some(version) => format!("{}={version}", package.name),
                     None => package.name.clone(),
                 });
-                command.with(["install", "--"]).with(orders)
+                command
+                    .with(["--allow-change-held-packages", "install", "--"])
+                    .with(orders)
             }
         };
         self.read_simulation(&command).await
     }
 
     /// What apt would do with the files of a plan.
-    pub async fn simulate_files(&self, debs: &[Deb]) -> Result<Simulation, Failure> {
-        let command = self.install(debs, self.limits.look, &["--simulate"]);
+    pub async fn simulate_files(&self, what: &Transaction<'_>) -> Result<Simulation, Failure> {
+        let command = self.install(
+            what,
+            self.limits.look,
+            &["--simulate", "--verbose-versions"],
+        );
         self.read_simulation(&command).await
     }
 
@@ -117,118 +129,64 @@ impl Tools {
         parse::simulation(&output.stdout).map_err(|line| unreadable(FailureKind::Plan, line))
     }
 
-    /// The files that orders (`NAME=VERSION`) mean, in the same order.
-    pub async fn files(&self, orders: &[String], own_sources: bool) -> Result<Vec<Deb>, Failure> {
-        if orders.is_empty() {
-            return Ok(Vec::new());
-        }
-        let command = self
-            .apt_get(self.limits.look, own_sources)
-            // The folder is empty, so no file is left out because it is there already.
-            .with(["-o".to_owned(), format!("Dir::Cache::archives={ARCHIVES}")])
-            .with(["--print-uris", "download", "--"])
-            .with(orders);
-        let output = self.run(&command, FailureKind::Download).await?;
-        if !output.succeeded() {
-            return Err(failure(FailureKind::Download, "apt-get download", &output));
-        }
-        let fetches =
-            parse::uris(&output.stdout).map_err(|line| unreadable(FailureKind::Download, line))?;
-        if fetches.len() != orders.len() {
-            let reason = format!(
-                "apt names {} files for {} packages",
-                fetches.len(),
-                orders.len()
-            );
-            return Err(Failure::new(FailureKind::Download, reason));
-        }
-        let deb = |(fetch, order): (parse::Fetch, &String)| Deb {
-            name: fetch.name,
-            size: fetch.size,
-            digest: fetch.digest,
-            order: order.clone(),
-        };
-        Ok(fetches.into_iter().zip(orders).map(deb).collect())
+    /// The indexes of packages that apt has.
+    pub async fn targets(&self, view: View) -> Result<Vec<Target>, Failure> {
+        let command = self.apt_get(self.limits.look, view).with([
+            "indextargets",
+            "--format",
+            targets::FORMAT,
+            targets::KIND,
+        ]);
+        let output = self.answer(&command, "apt-get indextargets").await?;
+        targets::read(&output).map_err(|line| unreadable(FailureKind::Plan, line))
     }
 
-    /// Fetches files into the agent's folder.
-    pub async fn download(&self, debs: &[&Deb], own_sources: bool) -> Result<(), Failure> {
-        let apt = self.apt_get(self.limits.download, own_sources);
-        let command = Command::new("env", apt.deadline)
-            .with([format!("--chdir={ARCHIVES}"), apt.program])
-            .with(apt.arguments)
-            .with(["download", "--"])
-            .with(debs.iter().map(|deb| deb.order.clone()));
-        let output = self.run(&command, FailureKind::Download).await?;
-        if output.succeeded() {
-            return Ok(());
+    /// The bytes that versions will take on the disk, as far as they say so.
+    pub async fn sizes(
+        &self,
+        installs: &[Install],
+        view: View,
+    ) -> Result<BTreeMap<Exact, u64>, Failure> {
+        let mut sizes = BTreeMap::new();
+        for some in installs.chunks(MOST_NAMES) {
+            let command = Command::new("apt-cache", self.limits.look)
+                .with(view.options())
+                .with(["show", "--no-all-versions", "--"])
+                .with(some.iter().map(Install::order));
+            let output = self.run(&command, FailureKind::Plan).await?;
+            // It tells what it knows, whatever its status.
+            sizes.extend(parse::sizes(&output.stdout));
         }
-        Err(failure(FailureKind::Download, "apt-get download", &output))
+        Ok(sizes)
     }
 
-    /// Installs the files of a plan in one transaction. The answer is what apt said; only the packages' states tell
-    /// whether it worked.
-    pub async fn install_files(&self, debs: &[Deb]) -> Result<Output, Failure> {
-        let command = self.install(debs, self.limits.apply, &[]).that_changes();
+    /// Installs the files of a plan, and removes what is in their way, in one transaction. The answer is what apt said;
+    /// only the packages' states tell whether it worked.
+    pub async fn install_files(&self, what: &Transaction<'_>) -> Result<Output, Failure> {
+        let command = self.install(what, self.limits.apply, &[]).that_changes();
         self.run(&command, FailureKind::Apply).await
     }
 
-    fn install(&self, debs: &[Deb], deadline: Duration, options: &[&str]) -> Command {
+    fn install(&self, what: &Transaction<'_>, deadline: Duration, options: &[&str]) -> Command {
         let conffiles = CONFFILES.map(|option| format!("DPkg::Options::={option}"));
         let conffiles = conffiles
             .into_iter()
             .flat_map(|option| ["-o".to_owned(), option]);
-        self.apt_get(deadline, false)
+        let mut command = self
+            .apt_get(deadline, View::default())
             .with(NO_SOURCES)
             .with(conffiles)
-            .with(options.iter().copied())
-            .with(["--no-remove", "--no-install-recommends", "install", "--"])
-            .with(debs.iter().map(Deb::path))
-    }
-
-    /// Unpacks and configures files without apt. Only with dpkg's front-end lock held.
-    pub async fn unpack_files(&self, debs: &[Deb]) -> Result<Output, Failure> {
-        let command = self.dpkg_that_changes().with(["--install", "--"]);
-        self.run(
-            &command.with(debs.iter().map(Deb::path)),
-            FailureKind::Apply,
-        )
-        .await
-    }
-
-    /// Configures whatever can be. Only with dpkg's front-end lock held.
-    pub async fn configure(&self) -> Result<Output, Failure> {
-        let command = self.dpkg_that_changes().with(["--configure", "-a"]);
-        self.run(&command, FailureKind::Apply).await
-    }
-
-    fn dpkg_that_changes(&self) -> Command {
-        Command::new("dpkg", self.limits.apply)
-            .with(CONFFILES)
-            .variable("DPKG_FRONTEND_LOCKED", "1")
-            .that_changes()
-    }
-
-    /// Every package that dpkg knows.
-    pub async fn list(&self) -> Result<Vec<Known>, Failure> {
-        let format = format!("--showformat={}", parse::LISTING);
-        let command = Command::new("dpkg-query", self.limits.look).with(["--show", &format]);
-        let output = self.answer(&command, "dpkg-query").await?;
-        parse::listing(&output).map_err(|line| unreadable(FailureKind::Verify, line))
-    }
-
-    /// What is wrong with dpkg's database, in its own words; empty if nothing is. The status says nothing.
-    pub async fn audit(&self) -> Result<String, Failure> {
-        let command = Command::new("dpkg", self.limits.look).with(["--audit"]);
-        let output = self.run(&command, FailureKind::Verify).await?;
-        Ok(output.words().trim().to_owned())
-    }
-
-    /// The architecture of dpkg itself.
-    pub async fn architecture(&self) -> Result<String, Failure> {
-        let command = Command::new("dpkg", self.limits.look).with(["--print-architecture"]);
-        let output = self.answer(&command, "dpkg --print-architecture").await?;
-        Ok(output.trim().to_owned())
+            .with(options.iter().copied());
+        if what.removals.is_empty() {
+            command = command.with(["--no-remove"]);
+        }
+        if what.downgrades {
+            command = command.with(["--allow-downgrades"]);
+        }
+        command
+            .with(["--no-install-recommends", "install", "--"])
+            .with(what.debs.iter().map(Deb::path))
+            .with(what.removals.iter().map(|package| format!("{package}-")))
     }
 
     /// Packages that are there only because others need them.
@@ -250,19 +208,15 @@ impl Tools {
         Err(failure(FailureKind::Apply, "apt-mark auto", &output))
     }
 
-    fn apt_get(&self, deadline: Duration, own_sources: bool) -> Command {
+    pub(super) fn apt_get(&self, deadline: Duration, view: View) -> Command {
         let lock = format!("DPkg::Lock::Timeout={}", self.limits.lock.as_secs());
-        let command = Command::new("apt-get", deadline)
+        Command::new("apt-get", deadline)
             .with(["--quiet", "--yes", "-o", &lock])
-            .with(["-o", "Acquire::Retries=3"]);
-        if own_sources {
-            command.with(sources::options())
-        } else {
-            command
-        }
+            .with(["-o", "Acquire::Retries=3"])
+            .with(view.options())
     }
 
-    async fn answer(&self, command: &Command, what: &str) -> Result<String, Failure> {
+    pub(super) async fn answer(&self, command: &Command, what: &str) -> Result<String, Failure> {
         let output = self.run(command, FailureKind::Plan).await?;
         if output.succeeded() {
             return Ok(output.stdout);
@@ -270,7 +224,11 @@ impl Tools {
         Err(failure(FailureKind::Plan, what, &output))
     }
 
-    async fn run(&self, command: &Command, kind: FailureKind) -> Result<Output, Failure> {
+    pub(super) async fn run(
+        &self,
+        command: &Command,
+        kind: FailureKind,
+    ) -> Result<Output, Failure> {
         self.runner.run(command).await.map_err(|error| {
             let log = match &error {
                 RunError::Deadline { said, .. } => parse::words(said),
@@ -301,26 +259,9 @@ pub fn storage(error: FileError) -> Failure {
     )
 }
 
-fn unreadable(kind: FailureKind, line: &str) -> Failure {
+pub(super) fn unreadable(kind: FailureKind, line: &str) -> Failure {
     let reason = format!("a line of the package tools makes no sense: {line:?}");
     Failure::new(kind, reason)
-}
-
-/// Whether apt complains about a signature: forged, expired, by an unknown key, or missing.
-fn speaks_of_signatures(words: &str) -> bool {
-    [
-        "NO_PUBKEY",
-        "BADSIG",
-        "EXPKEYSIG",
-        "REVKEYSIG",
-        "NODATA",
-        "is not signed",
-        "signatures were invalid",
-        "signatures couldn't be verified",
-        "Clearsigned file isn't valid",
-    ]
-    .iter()
-    .any(|sign| words.contains(sign))
 }
 
 #[cfg(test)]
@@ -340,15 +281,5 @@ mod tests {
             failure.reason,
             "apt-get install ended with status 100: dpkg: error processing archive x (--unpack): cannot copy: No space left on device"
         );
-    }
-
-    #[test]
-    fn a_forged_list_is_told_from_one_that_is_gone() {
-        assert!(speaks_of_signatures(
-            "W: GPG error: file:/srv/repo stable InRelease: The following signatures were invalid: BADSIG 1"
-        ));
-        assert!(!speaks_of_signatures(
-            "E: The repository 'file:/srv/repo stable Release' does not have a Release file."
-        ));
     }
 }

@@ -15,6 +15,9 @@ use crate::place::Place;
 /// The folder as seen from inside the managed root.
 pub const ARCHIVES: &str = "/var/lib/evenkeel-agent/archives";
 
+/// The mark in the folder that says that a person needs the files.
+const NEEDED: &str = "needed";
+
 /// A hash that a signed index vouches for. apt offers weaker ones too; those prove nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -78,6 +81,9 @@ pub struct Deb {
     pub digest: Digest,
     /// What to ask apt for: `NAME[:ARCH]=VERSION`.
     pub order: String,
+    /// Where it lies; empty if only apt knows.
+    #[serde(default)]
+    pub uri: String,
 }
 
 impl Deb {
@@ -112,6 +118,23 @@ impl Archives {
         self.folder.exists()
     }
 
+    /// Keeps the files although the attempt is over: a person needs them. Until the next plan that finds dpkg sound.
+    pub fn keep(&self, wanted: bool) -> Result<(), FileError> {
+        let mark = self.folder.join(NEEDED);
+        if wanted && self.is_used() {
+            durable::replace(&mark, b"", 0o600)
+        } else if !wanted && mark.exists() {
+            durable::remove(&mark)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether the files are kept for a person.
+    pub fn is_kept(&self) -> bool {
+        self.folder.join(NEEDED).exists()
+    }
+
     /// Removes everything.
     pub fn clean(&self) -> Result<(), FileError> {
         match fs::remove_dir_all(&self.folder) {
@@ -121,16 +144,39 @@ impl Archives {
         }
     }
 
-    /// Those of the files that are not there as they should be. What is there and broken is removed.
+    /// The folder itself.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Those of the files that are not there as they should be. What is there and broken is removed; what is shorter than
+    /// it should be stays, to be gone on with.
     pub fn missing<'a>(&self, debs: &'a [Deb]) -> Result<Vec<&'a Deb>, FileError> {
         let mut missing = Vec::new();
         for deb in debs {
-            if !self.has(deb)? {
-                durable::remove(&self.folder.join(&deb.name))?;
-                missing.push(deb);
+            let path = self.folder.join(&deb.name);
+            if self.has(deb)? {
+                continue;
             }
+            if !is_shorter(&path, deb.size) {
+                durable::remove(&path)?;
+            }
+            missing.push(deb);
         }
         Ok(missing)
+    }
+
+    /// Whether one of the files was begun.
+    pub fn has_begun(&self, debs: &[&Deb]) -> bool {
+        debs.iter().any(|deb| self.folder.join(&deb.name).exists())
+    }
+
+    /// Removes what apt sets aside of files that were not what they should be.
+    pub fn drop_broken(&self, debs: &[&Deb]) -> Result<(), FileError> {
+        for deb in debs {
+            durable::remove(&self.folder.join(format!("{}.FAILED", deb.name)))?;
+        }
+        Ok(())
     }
 
     /// Flushes the files and the folder.
@@ -155,6 +201,11 @@ impl Archives {
     }
 }
 
+/// Whether it is the beginning of a file, by its size.
+fn is_shorter(path: &Path, size: u64) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|about| about.is_file() && about.len() < size)
+}
+
 fn open_plain(path: &Path) -> io::Result<Option<File>> {
     match fs::symlink_metadata(path) {
         Ok(about) if about.is_file() => File::open(path).map(Some),
@@ -177,6 +228,7 @@ mod tests {
             size: 5,
             digest: Digest::parse(&format!("SHA256:{HELLO}")).unwrap(),
             order: "hello=1".into(),
+            uri: String::new(),
         }
     }
 
@@ -199,6 +251,40 @@ mod tests {
         archives.clean().unwrap();
         assert!(!path.exists());
         archives.clean().unwrap();
+    }
+
+    #[test]
+    fn the_beginning_of_a_file_stays_and_what_was_not_the_file_goes() {
+        let root = tempfile::tempdir().unwrap();
+        let archives = Archives::of(&Place::new(root.path(), None));
+        archives.prepare().unwrap();
+        let path = archives.folder.join("hello_1_all.deb");
+        let failed = archives.folder.join("hello_1_all.deb.FAILED");
+        fs::write(&path, "hel").unwrap();
+        fs::write(&failed, "hullo").unwrap();
+        let debs = [deb()];
+
+        assert_eq!(archives.missing(&debs).unwrap().len(), 1);
+        archives.drop_broken(&[&debs[0]]).unwrap();
+        assert!(archives.has_begun(&[&debs[0]]));
+        assert!(path.exists() && !failed.exists());
+        fs::write(&path, "hello and more").unwrap();
+        assert_eq!(archives.missing(&debs).unwrap().len(), 1);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn files_that_a_person_needs_are_kept_until_they_are_not_needed_any_more() {
+        let root = tempfile::tempdir().unwrap();
+        let archives = Archives::of(&Place::new(root.path(), None));
+        archives.keep(true).unwrap();
+        assert!(!archives.is_kept(), "there is nothing to keep");
+        archives.prepare().unwrap();
+        archives.keep(true).unwrap();
+        assert!(archives.is_kept());
+        archives.keep(false).unwrap();
+        archives.keep(false).unwrap();
+        assert!(!archives.is_kept());
     }
 
     #[test]

@@ -4,32 +4,52 @@
 //! there without any source. The files stay until the new state is verified: they are the way forward when the power
 //! goes in the middle. An exit status proves nothing here; what counts is the state of each package and dpkg's audit.
 
+mod advice;
 mod apt;
+mod aptlog;
+mod audit;
+mod dpkg;
 mod dpkg_lock;
+mod fetch;
 mod files;
 mod names;
+mod note;
+mod observe;
 mod parse;
 mod plan;
+mod refusals;
 mod repair;
+mod rules;
+mod services;
 mod sources;
+mod space;
+mod targets;
+mod verify;
+mod withheld;
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
 
-use self::apt::{failure, storage};
+use self::apt::{Transaction, failure, storage};
 use self::dpkg_lock::{DpkgLock, DpkgLockError};
 use self::files::Archives;
-use self::parse::Known;
-use crate::model::{Failure, FailureKind, PackageMode, PackageResult, PackageWish, Wish};
-use crate::modules::{Draft, Module, Ready, Try, Undone, Verdict};
+use crate::model::{Failure, FailureKind, PackageMode, PackageWish, Wish};
+use crate::modules::{After, Draft, Module, Ready, Try, Undone, Verdict};
+use crate::owner::{Owner, OwnerLimits};
 use crate::place::Place;
+use crate::runner::Output;
 
 pub use self::apt::{Limits, Tools};
 pub use self::files::{Deb, Digest, hex};
-pub use self::parse::{Install, Kept, Known as KnownPackage, Simulation};
-pub use self::plan::{Item, Observed, Step};
+pub use self::note::{Asked, Baseline};
+pub use self::parse::{Exact, Install, Kept, Known as KnownPackage, Simulation};
+pub use self::plan::{Installed, Item, Observed, Step, by_package};
+pub use self::rules::are_among;
+pub use self::sources::{Preferences, Shown, View, has_preferences};
+pub use self::targets::{Target, suites};
+pub use self::withheld::{Seen, withheld};
 
 /// Bring packages to a state.
 #[derive(Debug)]
@@ -37,16 +57,20 @@ pub struct Packages {
     tools: Tools,
     place: Place,
     archives: Archives,
+    owner: Arc<Owner>,
+    services: bool,
 }
 
 impl Packages {
-    /// The packages of a place.
-    pub fn new(tools: Tools, place: Place) -> Self {
+    /// The packages of a place. `services` says whether the services of the running system are those of the place.
+    pub fn new(tools: Tools, place: Place, owner: Arc<Owner>, services: bool) -> Self {
         let archives = Archives::of(&place);
         Self {
             tools,
             place,
             archives,
+            owner,
+            services,
         }
     }
 
@@ -58,32 +82,6 @@ impl Packages {
         }
     }
 
-    /// Looks at the packages of a plan, and at dpkg's audit.
-    async fn look(&self, steps: &[Step]) -> Result<Verdict, Failure> {
-        let installed = self.installed().await?;
-        let audit = self.tools.audit().await?;
-        let items: Vec<_> = steps.iter().flat_map(Step::items).collect();
-        let results = items.iter().map(|item| result(item, &installed)).collect();
-        let wrong = items.iter().filter_map(|item| wrong(item, &installed));
-        let wrong: Vec<_> = wrong.collect();
-        let reason = match (wrong.is_empty(), audit.is_empty()) {
-            (true, true) => None,
-            (false, _) => Some(plan::enumerate(wrong)),
-            (true, false) => Some("dpkg finds packages in a mess".to_owned()),
-        };
-        Ok(Verdict {
-            results,
-            problem: reason.map(|reason| Failure::with_log(FailureKind::Verify, reason, &audit)),
-        })
-    }
-
-    /// The packages that are there, by their name as apt says it.
-    async fn installed(&self) -> Result<BTreeMap<String, Known>, Failure> {
-        let native = self.tools.architecture().await?;
-        let known = self.tools.list().await?.into_iter();
-        Ok(known.map(|known| (known.package(&native), known)).collect())
-    }
-
     async fn lock(&self, wait: Duration) -> Result<DpkgLock, Failure> {
         DpkgLock::take(&self.place, wait)
             .await
@@ -93,11 +91,12 @@ impl Packages {
             })
     }
 
-    async fn install(&self, step: &Step, debs: &[Deb], trying: Try) -> Result<(), Failure> {
+    async fn install(&self, step: &Step, trying: Try) -> Result<(), Failure> {
         if trying == Try::Again {
-            return self.repair(step, debs).await;
+            return self.repair(step).await;
         }
-        let output = self.tools.install_files(debs).await?;
+        let start = aptlog::length(&self.place);
+        let output = self.run_transaction(step).await?;
         if output.succeeded() {
             return Ok(());
         }
@@ -107,16 +106,42 @@ impl Packages {
             let log = format!("{}\n{}", failed.log, parse::words(&after));
             failed = Failure::with_log(failed.kind, failed.reason, &log);
         }
-        Err(failed)
+        Err(aptlog::with_log(failed, &aptlog::since(&self.place, start)))
+    }
+
+    /// Lets apt do what a step says, in one transaction.
+    async fn run_transaction(&self, step: &Step) -> Result<Output, Failure> {
+        let left = self.left_to_remove(step).await?;
+        self.tools.install_files(&transaction(step, &left)).await
+    }
+
+    /// What a step removes and is still there: apt does not know every package that is not.
+    async fn left_to_remove(&self, step: &Step) -> Result<Vec<String>, Failure> {
+        let mut removals: Vec<_> = step
+            .items()
+            .filter(|item| item.change.after.is_none())
+            .map(|item| item.package.clone())
+            .collect();
+        if !removals.is_empty() {
+            let installed = self.installed().await?;
+            let is_there = |package: &String| {
+                let known = installed.get(package);
+                known.is_some_and(KnownPackage::is_present)
+            };
+            removals.retain(is_there);
+        }
+        Ok(removals)
     }
 
     async fn configure(&self) -> Result<(), Failure> {
+        let start = aptlog::length(&self.place);
         let _lock = self.lock(self.tools.limits().lock).await?;
         let output = self.tools.configure().await?;
         if output.succeeded() {
             return Ok(());
         }
-        Err(failure(FailureKind::Apply, "dpkg --configure", &output))
+        let failed = failure(FailureKind::Apply, "dpkg --configure", &output);
+        Err(aptlog::with_log(failed, &aptlog::since(&self.place, start)))
     }
 
     async fn finish_what_can_be(&self) -> Result<String, Failure> {
@@ -148,16 +173,43 @@ impl Packages {
         Err(Failure::new(FailureKind::Plan, reason))
     }
 
-    /// Whether apt would do what was planned, and nothing else.
-    async fn check_simulation(&self, items: &[Item], debs: &[Deb]) -> Result<(), Failure> {
-        let simulation = self.tools.simulate_files(debs).await?;
-        let planned = |install: &&Install| {
-            let item = items.iter().find(|item| item.package == install.package);
-            item.is_none_or(|item| item.change.after.as_ref() != Some(&install.after))
+    /// Whether the machine's owner, who may have thought otherwise when the plan was made, allows its downgrades.
+    fn downgrades_are_allowed(&self, steps: &[Step]) -> Result<(), String> {
+        let limits = self.owner.limits().map_err(|error| error.to_string())?;
+        let has_some = |step: &Step| {
+            matches!(
+                step,
+                Step::Install {
+                    downgrades: true,
+                    ..
+                }
+            )
         };
-        let more = simulation.installs.iter().filter(planned);
+        if limits.downgrades || !steps.iter().any(has_some) {
+            return Ok(());
+        }
+        Err("the machine's owner allows no downgrades, and the change has some".to_owned())
+    }
+
+    /// Whether apt would do what was planned, and nothing else.
+    async fn check_simulation(&self, step: &Step) -> Result<(), Failure> {
+        let left = self.left_to_remove(step).await?;
+        let simulation = self.tools.simulate_files(&transaction(step, &left)).await?;
+        let is_planned = |install: &Install| {
+            step.items().any(|item| {
+                item.package == install.package
+                    && item.change.after.as_ref() == Some(&install.after)
+            })
+        };
+        let more = simulation
+            .installs
+            .iter()
+            .filter(|install| !is_planned(install));
         let more = more.map(|install| format!("install {} {}", install.package, install.after));
-        let removed = simulation.removals.iter();
+        let removed = simulation
+            .removals
+            .iter()
+            .filter(|package| !left.contains(package));
         let surprises: Vec<_> = removed
             .map(|package| format!("remove {package}"))
             .chain(more)
@@ -171,32 +223,44 @@ impl Packages {
         );
         Err(Failure::new(FailureKind::Plan, reason))
     }
-}
 
-/// A package of the plan as it is now.
-fn result(item: &Item, installed: &BTreeMap<String, Known>) -> PackageResult {
-    let known = installed.get(&item.package);
-    let architecture = known.map_or(&item.change.architecture, |known| &known.architecture);
-    PackageResult {
-        name: item.change.name.clone(),
-        architecture: architecture.clone(),
-        version: known
-            .filter(|known| known.is_present())
-            .map_or_else(String::new, |known| known.version.clone()),
-        state: known.map_or_else(String::new, |known| known.state.clone()),
+    /// Fetches what is not there yet of the files of a plan.
+    async fn fetch_missing(&self, debs: &[Deb], view: View, pace: u64) -> Result<(), Failure> {
+        let missing = || self.archives.missing(debs).map_err(storage);
+        let wanted = missing()?;
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        space::check(
+            self.archives.folder(),
+            wanted.iter().map(|deb| deb.size).sum(),
+        )?;
+        let was_begun = self.archives.has_begun(&wanted);
+        let mut fetched = self.tools.download(&wanted, view, pace).await;
+        let is_broken = |failure: &Failure| failure.kind == FailureKind::Signature;
+        if was_begun && fetched.as_ref().is_err_and(is_broken) {
+            // What was begun before a power cut may be what is broken.
+            self.archives.drop_broken(&wanted).map_err(storage)?;
+            fetched = self.tools.download(&missing()?, view, pace).await;
+        }
+        self.archives.drop_broken(&wanted).map_err(storage)?;
+        fetched?;
+        let broken = missing()?;
+        if broken.is_empty() {
+            return Ok(());
+        }
+        let names = plan::enumerate(broken.iter().map(|deb| deb.name.clone()));
+        let reason = format!("these files are not what the index says: {names}");
+        Err(Failure::new(FailureKind::Signature, reason))
     }
 }
 
-/// What is wrong with a package of the plan, in words.
-fn wrong(item: &Item, installed: &BTreeMap<String, Known>) -> Option<String> {
-    let wanted = item.change.after.as_deref().unwrap_or("removed");
-    match installed.get(&item.package) {
-        Some(known) if known.version == wanted && known.state == "installed" => None,
-        Some(known) if known.is_present() => Some(format!(
-            "{} is {} and {} instead of {wanted} and installed",
-            item.package, known.version, known.state
-        )),
-        _ => Some(format!("{} is not there instead of {wanted}", item.package)),
+/// What apt is to do for a step, of whose removals these are left.
+fn transaction<'a>(step: &'a Step, left: &'a [String]) -> Transaction<'a> {
+    Transaction {
+        debs: step.debs(),
+        removals: left.iter().map(String::as_str).collect(),
+        downgrades: matches!(step, Step::Install { downgrades, .. } if *downgrades),
     }
 }
 
@@ -219,16 +283,17 @@ impl Module for Packages {
     type Wanted = PackageWish;
     type Observed = Observed;
     type Step = Step;
+    type Baseline = Baseline;
 
     async fn refresh(&self, wanted: Option<&PackageWish>) -> Result<(), Failure> {
-        let own = wanted.is_some_and(|wanted| !wanted.sources.is_empty());
-        if let Some(wanted) = wanted {
-            names::validate(wanted)?;
-        }
-        if let Some(wanted) = wanted.filter(|_| own) {
-            sources::write(&self.place, &wanted.sources).map_err(storage)?;
-        }
-        (|| self.tools.update(own))
+        let (wanted, limits) = match wanted {
+            Some(wanted) => {
+                names::validate(wanted)?;
+                (wanted.clone(), self.limits()?)
+            }
+            None => (latest(), OwnerLimits::default()),
+        };
+        (|| self.renew_lists(&wanted, &limits))
             .retry(backoff())
             .sleep(tokio::time::sleep)
             .when(may_pass)
@@ -237,24 +302,8 @@ impl Module for Packages {
 
     async fn observe(&self, wanted: &PackageWish) -> Result<Observed, Failure> {
         names::validate(wanted)?;
-        self.archives.clean().map_err(storage)?;
-        self.archives.prepare().map_err(storage)?;
-        let simulation = self.tools.simulate(wanted).await?;
-        let orders: Vec<_> = if simulation.removals.is_empty() {
-            simulation.installs.iter().map(order).collect()
-        } else {
-            Vec::new()
-        };
-        Ok(Observed {
-            native: self.tools.architecture().await?,
-            known: self.tools.list().await?,
-            debs: self
-                .tools
-                .files(&orders, !wanted.sources.is_empty())
-                .await?,
-            automatic: self.tools.automatic().await?,
-            simulation,
-        })
+        let limits = self.limits()?;
+        self.look_ahead(wanted, limits).await
     }
 
     fn plan(wanted: &PackageWish, observed: &Observed) -> Result<Draft<Step>, Failure> {
@@ -267,28 +316,21 @@ impl Module for Packages {
 
     async fn fetch(&self, step: &Step) -> Result<(), Failure> {
         let Step::Install {
-            debs, own_sources, ..
+            debs,
+            own_sources,
+            pace,
+            ..
         } = step
         else {
             return Ok(());
         };
+        let view = View::of(if *own_sources {
+            Shown::Allowed
+        } else {
+            Shown::System
+        });
         self.archives.prepare().map_err(storage)?;
-        let missing = || self.archives.missing(debs).map_err(storage);
-        let fetch = || async {
-            let wanted = missing()?;
-            if wanted.is_empty() {
-                return Ok(());
-            }
-            self.tools.download(&wanted, *own_sources).await?;
-            let broken = missing()?;
-            if broken.is_empty() {
-                return Ok(());
-            }
-            let names = plan::enumerate(broken.iter().map(|deb| deb.name.clone()));
-            let reason = format!("these files are not what the index says: {names}");
-            Err(Failure::new(FailureKind::Signature, reason))
-        };
-        fetch
+        (|| self.fetch_missing(debs, view, *pace))
             .retry(backoff())
             .sleep(tokio::time::sleep)
             .when(may_pass)
@@ -302,13 +344,20 @@ impl Module for Packages {
             Err(held @ DpkgLockError::Held(_)) => return Ok(Ready::NotYet(held.to_string())),
             Err(DpkgLockError::File(error)) => return Err(storage(error)),
         }
+        if let Err(why) = self.downgrades_are_allowed(steps) {
+            return Ok(Ready::NotYet(why));
+        }
         self.check_unchanged(steps).await?;
         for step in steps {
-            if let Step::Install { items, debs, .. } = step {
-                self.check_simulation(items, debs).await?;
+            if matches!(step, Step::Install { .. }) {
+                self.check_simulation(step).await?;
             }
         }
         Ok(Ready::Yes)
+    }
+
+    async fn note(&self, steps: &[Step]) -> Result<Baseline, Failure> {
+        self.baseline(steps).await
     }
 
     async fn at_work(&self, trying: Try) -> Result<Option<String>, Failure> {
@@ -325,19 +374,22 @@ impl Module for Packages {
 
     async fn apply(&self, step: &Step, trying: Try) -> Result<(), Failure> {
         match step {
-            Step::Install { debs, .. } => self.install(step, debs, trying).await,
+            Step::Install { .. } => self.install(step, trying).await,
             Step::Configure { .. } => self.configure().await,
             Step::Mark { automatic } => self.tools.mark_automatic(automatic).await,
         }
     }
 
-    async fn verify(&self, steps: &[Step]) -> Result<Verdict, Failure> {
-        self.look(steps).await
+    async fn verify(&self, steps: &[Step], baseline: &Baseline) -> Result<Verdict, Failure> {
+        self.look(steps, baseline).await
+    }
+
+    async fn after(&self, steps: &[Step], baseline: &Baseline) -> Result<After, Failure> {
+        Ok(self.follow_up(steps, baseline).await)
     }
 
     async fn is_untouched(&self, steps: &[Step]) -> Result<bool, Failure> {
-        if DpkgLock::is_held(&self.place).map_err(storage)? || !self.tools.audit().await?.is_empty()
-        {
+        if DpkgLock::is_held(&self.place).map_err(storage)? || !self.is_sound(steps).await? {
             return Ok(false);
         }
         let installed = self.installed().await?;
@@ -351,8 +403,12 @@ impl Module for Packages {
         Ok(steps.iter().flat_map(Step::items).all(as_before))
     }
 
-    async fn undo(&self, _steps: &[Step]) -> Result<Undone, Failure> {
-        // Older versions are rarely in the sources any more, and maintainer scripts do not know the way back.
+    async fn undo(&self, steps: &[Step]) -> Result<Undone, Failure> {
+        // Older versions are rarely in the sources any more, and maintainer scripts do not know the way back. But where a
+        // script refused before anything was unpacked, there is nothing to go back from.
+        if self.is_untouched(steps).await? {
+            return Ok(Undone::Entirely);
+        }
         Ok(Undone::Impossible)
     }
 
@@ -362,19 +418,14 @@ impl Module for Packages {
             let reason = "the kept files stay, because dpkg is still at work";
             return Err(Failure::new(FailureKind::Apply, reason));
         }
-        self.archives.clean().map_err(storage)?;
+        if !self.archives.is_kept() {
+            self.archives.clean().map_err(storage)?;
+        }
         sources::clean(&self.place).map_err(storage)
     }
 }
 
 /// Everything to the newest version, as apt itself would do it: what the node's facts are made of.
 pub fn latest() -> PackageWish {
-    PackageWish {
-        mode: PackageMode::Latest,
-        sources: Vec::new(),
-    }
-}
-
-fn order(install: &Install) -> String {
-    format!("{}={}", install.package, install.after)
+    PackageWish::new(PackageMode::Latest)
 }

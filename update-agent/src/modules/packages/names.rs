@@ -3,10 +3,15 @@
 
 use std::collections::BTreeSet;
 
+use super::rules::is_excluded;
 use crate::model::{Failure, FailureKind, PackageMode, PackageWish};
 
 /// More packages than this in one wish are a mistake.
 const MOST_PACKAGES: usize = 10_000;
+
+/// More suites or patterns than this in one wish are a mistake, and so is a longer one.
+const MOST_RULES: usize = 1_000;
+const MOST_TEXT: usize = 200;
 
 /// The fields that a source may have.
 const SOURCE_FIELDS: [&str; 9] = [
@@ -53,9 +58,54 @@ pub fn validate(wish: &PackageWish) -> Result<(), Failure> {
             }
         }
     }
+    validate_rules(wish)?;
     wish.sources.iter().try_for_each(|stanza| {
         validate_source(stanza).map_err(|why| refuse(format!("a source is not usable: {why}")))
     })
+}
+
+/// Suites are compared with names, patterns end in a file of apt's.
+fn validate_rules(wish: &PackageWish) -> Result<(), Failure> {
+    let rules = &wish.rules;
+    if rules.suites.len() > MOST_RULES || rules.exclude.len() > MOST_RULES {
+        return Err(refuse(format!(
+            "more than {MOST_RULES} suites or patterns are named"
+        )));
+    }
+    if let Some(suite) = rules.suites.iter().find(|suite| !is_suite(suite)) {
+        return Err(refuse(format!("{suite:?} is no suite")));
+    }
+    let pattern = rules.exclude.iter().find(|pattern| !is_pattern(pattern));
+    if let Some(pattern) = pattern {
+        return Err(refuse(format!("{pattern:?} is no pattern of names")));
+    }
+    let PackageMode::Exactly(packages) = &wish.mode else {
+        return Ok(());
+    };
+    match packages
+        .iter()
+        .find(|package| is_excluded(rules, &package.name))
+    {
+        Some(package) => Err(refuse(format!(
+            "{} is wanted and is to be left as it is",
+            package.name
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn is_suite(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= MOST_TEXT
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"+-._~/".contains(&byte))
+}
+
+fn is_pattern(text: &str) -> bool {
+    let plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-.*?".contains(&byte);
+    !text.is_empty() && text.len() <= MOST_TEXT && text.bytes().all(plain)
 }
 
 fn refuse(reason: String) -> Failure {
@@ -219,8 +269,8 @@ mod tests {
             version: None,
         };
         PackageWish {
-            mode: PackageMode::Exactly(names.iter().map(package).collect()),
             sources: sources.iter().map(|&text| text.to_owned()).collect(),
+            ..PackageWish::new(PackageMode::Exactly(names.iter().map(package).collect()))
         }
     }
 
@@ -257,5 +307,40 @@ mod tests {
         ] {
             assert!(validate(&wish(&["curl"], &[bad])).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn rules_that_would_mean_something_else_to_apt_are_refused() {
+        let refusal = |suites: &[&str], exclude: &[&str]| {
+            let mut wish = wish(&["curl"], &[]);
+            wish.rules.suites = suites.iter().map(|&text| text.to_owned()).collect();
+            wish.rules.exclude = exclude.iter().map(|&text| text.to_owned()).collect();
+            validate(&wish).err().map(|failure| failure.reason)
+        };
+        assert_eq!(
+            refusal(
+                &["bookworm-security", "stable/updates"],
+                &["linux-*", "lib?"]
+            ),
+            None
+        );
+        for suite in ["", "a b", "a\nb", "*"] {
+            assert!(refusal(&[suite], &[]).is_some(), "{suite:?}");
+        }
+        for pattern in [
+            "",
+            "/^lib/",
+            "a b",
+            "a\nPin: x",
+            "[a]",
+            "libc6:i386",
+            "Curl",
+        ] {
+            assert!(refusal(&[], &[pattern]).is_some(), "{pattern:?}");
+        }
+        assert_eq!(
+            refusal(&[], &["c*"]).unwrap(),
+            "curl is wanted and is to be left as it is"
+        );
     }
 }

@@ -5,12 +5,35 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::files::Deb;
-use super::parse::{Install, Known, Simulation};
-use crate::model::{Change, Failure, FailureKind, PackageMode, PackageWish};
+use super::parse::{Exact, Install, Known, Simulation};
+use super::refusals::refuse;
+use super::rules::{are_among, fits};
+use super::targets::{self, Target};
+use super::withheld::{Seen, withheld};
+use crate::model::{
+    Change, Failure, PackageMode, PackageWish, ServiceRule, Withheld, WithheldCause,
+};
 use crate::modules::Draft;
+use crate::owner::OwnerLimits;
 
 /// At most so many packages are named in a reason.
 const NAMED: usize = 10;
+
+/// Packages after which a system is to be rebooted: what they bring runs from the boot on, or everything runs on it.
+const REBOOTERS: [&str; 12] = [
+    "linux-image-*",
+    "linux-modules-*",
+    "libc6",
+    "systemd",
+    "systemd-sysv",
+    "dbus",
+    "dbus-daemon",
+    "dbus-broker",
+    "udev",
+    "*-microcode",
+    "firmware-*",
+    "grub-efi-*-signed",
+];
 
 /// What is, and what apt says would be the way.
 #[derive(Clone, Debug, Default)]
@@ -21,10 +44,24 @@ pub struct Observed {
     pub known: Vec<Known>,
     /// What apt would do.
     pub simulation: Simulation,
-    /// What apt would fetch for it.
+    /// What apt would do if neither the policy nor the machine's owner left anything out; `None` if they do not.
+    pub free: Option<Simulation>,
+    /// What apt would do then without the node's own preferences; `None` if it has none.
+    pub unpinned: Option<Simulation>,
+    /// What apt would fetch for it, in the order of what would be unpacked.
     pub debs: Vec<Deb>,
+    /// The bytes that new versions will take on the disk, as far as they say so.
+    pub sizes: BTreeMap<Exact, u64>,
     /// Packages that are there only because others need them.
     pub automatic: BTreeSet<String>,
+    /// The indexes of packages that apt has.
+    pub targets: Vec<Target>,
+    /// The codename of the release that is installed.
+    pub codename: String,
+    /// Packages that have asked for a reboot.
+    pub rebooters: Vec<String>,
+    /// What the machine's owner allows.
+    pub limits: OwnerLimits,
 }
 
 /// A package that a step changes.
@@ -47,8 +84,20 @@ pub enum Step {
         items: Vec<Item>,
         /// The files that it is made of.
         debs: Vec<Deb>,
-        /// Whether the wish brought sources of its own.
+        /// Whether apt must be shown the agent's own folder of sources to find them.
         own_sources: bool,
+        /// What will not be there any more.
+        #[serde(default)]
+        removals: Vec<Item>,
+        /// Whether an older version replaces a newer one.
+        #[serde(default)]
+        downgrades: bool,
+        /// What becomes of services that run what was replaced.
+        #[serde(default)]
+        services: ServiceRule,
+        /// The most bytes to fetch in a second; 0 for no limit.
+        #[serde(default)]
+        pace: u64,
     },
     /// Finish packages that somebody left unpacked or half configured.
     Configure {
@@ -69,46 +118,65 @@ impl Step {
     /// Its name.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Install { .. } => Self::NAMES[0],
-            Self::Configure { .. } => Self::NAMES[1],
-            Self::Mark { .. } => Self::NAMES[2],
+            Self::Install { .. } => "install",
+            Self::Configure { .. } => "configure",
+            Self::Mark { .. } => "mark",
         }
     }
 
     /// The packages that it changes.
-    pub fn items(&self) -> &[Item] {
+    pub fn items(&self) -> impl Iterator<Item = &Item> {
+        let none: &[Item] = &[];
+        let (first, second) = match self {
+            Self::Install {
+                items, removals, ..
+            } => (items.as_slice(), removals.as_slice()),
+            Self::Configure { items } => (items.as_slice(), none),
+            Self::Mark { .. } => (none, none),
+        };
+        first.iter().chain(second)
+    }
+
+    /// The files that it needs.
+    pub fn debs(&self) -> &[Deb] {
         match self {
-            Self::Install { items, .. } | Self::Configure { items } => items,
-            Self::Mark { .. } => &[],
+            Self::Install { debs, .. } => debs,
+            Self::Configure { .. } | Self::Mark { .. } => &[],
         }
     }
 }
 
 /// What to do, or why there is no way.
 pub fn plan(wanted: &PackageWish, observed: &Observed) -> Result<Draft<Step>, Failure> {
-    refuse_removals(&observed.simulation)?;
-    let installed = by_package(observed);
-    refuse_broken(&installed, &observed.simulation)?;
-    if let PackageMode::Exactly(_) = &wanted.mode {
-        refuse_what_is_missing(wanted, observed, &installed)?;
-    }
-    let installs = install_items(&observed.simulation);
+    let installed = by_package(&observed.known, &observed.native);
+    refuse(wanted, observed, &installed)?;
+    let installs = install_items(observed);
+    let removals = removal_items(&installed, &observed.simulation);
     let unfinished = unfinished_items(&installed, &observed.simulation);
     let automatic = automatic(wanted, observed);
 
-    let mut changes: Vec<Change> = installs.iter().map(|item| item.change.clone()).collect();
-    changes.extend(unfinished.iter().map(|item| item.change.clone()));
+    let items = installs.iter().chain(&removals).chain(&unfinished);
+    let mut changes: Vec<Change> = items.map(|item| item.change.clone()).collect();
     changes.sort();
     let mut draft = Draft {
+        reboot_expected: reboot_is_expected(&changes, &observed.rebooters),
         changes,
         download_bytes: observed.debs.iter().map(|deb| deb.size).sum(),
+        disk_bytes: disk_bytes(observed, &installed),
+        withheld: withheld_from(wanted, observed, &installed),
         steps: Vec::new(),
     };
-    if !installs.is_empty() {
+    if !installs.is_empty() || !removals.is_empty() {
         draft.steps.push(Step::Install {
             items: installs,
             debs: observed.debs.clone(),
-            own_sources: !wanted.sources.is_empty(),
+            own_sources: !wanted.sources.is_empty()
+                || !wanted.rules.suites.is_empty()
+                || !observed.limits.suites.is_empty(),
+            removals,
+            downgrades: !observed.simulation.downgrades.is_empty(),
+            services: wanted.rules.services,
+            pace: wanted.rules.download_bytes_per_second,
         });
     }
     if !unfinished.is_empty() {
@@ -120,84 +188,26 @@ pub fn plan(wanted: &PackageWish, observed: &Observed) -> Result<Draft<Step>, Fa
     Ok(draft)
 }
 
-/// The packages that are there, by their name as apt says it.
-fn by_package(observed: &Observed) -> BTreeMap<String, &Known> {
-    let present = observed.known.iter().filter(|known| known.is_present());
+/// What is there, by its name as apt says it.
+pub type Installed<'a> = BTreeMap<String, &'a Known>;
+
+/// The packages of which something is there.
+pub fn by_package<'a>(known: &'a [Known], native: &str) -> Installed<'a> {
+    let present = known.iter().filter(|known| known.is_present());
     present
-        .map(|known| (known.package(&observed.native), known))
+        .map(|known| (known.package(native), known))
         .collect()
 }
 
-fn refuse_removals(simulation: &Simulation) -> Result<(), Failure> {
-    if simulation.removals.is_empty() {
-        return Ok(());
-    }
-    let names = enumerate(simulation.removals.iter().cloned());
-    Err(no_way(format!("it would remove {names}")))
-}
-
-/// A half-installed package must be unpacked again; if apt does not mean to, only a person knows where from.
-fn refuse_broken(
-    installed: &BTreeMap<String, &Known>,
-    simulation: &Simulation,
-) -> Result<(), Failure> {
-    let broken = installed.iter().filter(|(package, known)| {
-        let broken = known.state == "half-installed" || known.flag != "ok";
-        let renewed = simulation
-            .installs
-            .iter()
-            .any(|install| install.package == **package);
-        broken && !renewed
-    });
-    let names: Vec<_> = broken.map(|(package, _)| package.clone()).collect();
-    if names.is_empty() {
-        return Ok(());
-    }
-    Err(no_way(format!(
-        "these packages are half-installed and must be installed anew by hand: {}",
-        enumerate(names)
-    )))
-}
-
-fn refuse_what_is_missing(
-    wanted: &PackageWish,
-    observed: &Observed,
-    installed: &BTreeMap<String, &Known>,
-) -> Result<(), Failure> {
-    let PackageMode::Exactly(packages) = &wanted.mode else {
-        return Ok(());
-    };
-    let installs = &observed.simulation.installs;
-    for package in packages {
-        let name = named(&package.name, &observed.native);
-        let install = installs.iter().find(|install| install.package == name);
-        let version = match install {
-            Some(install) => Some(install.after.as_str()),
-            None => installed.get(name).map(|known| known.version.as_str()),
-        };
-        match (version, package.version.as_deref()) {
-            (Some(_), None) => {}
-            (Some(version), Some(wished)) if version == wished => {}
-            (Some(version), Some(wished)) => {
-                return Err(no_way(format!(
-                    "{name} would be {version} and not {wished}"
-                )));
-            }
-            (None, _) => return Err(no_way(format!("no source has the package {name}"))),
-        }
-    }
-    Ok(())
-}
-
 /// A name as apt says it: without the architecture if that is dpkg's own.
-fn named<'a>(name: &'a str, native: &str) -> &'a str {
+pub fn named<'a>(name: &'a str, native: &str) -> &'a str {
     match name.split_once(':') {
         Some((short, architecture)) if architecture == native || architecture == "all" => short,
         _ => name,
     }
 }
 
-fn install_items(simulation: &Simulation) -> Vec<Item> {
+fn install_items(observed: &Observed) -> Vec<Item> {
     let item = |install: &Install| Item {
         package: install.package.clone(),
         change: Change {
@@ -205,31 +215,63 @@ fn install_items(simulation: &Simulation) -> Vec<Item> {
             architecture: install.architecture.clone(),
             before: install.before.clone(),
             after: Some(install.after.clone()),
+            suite: suite(install, &observed.targets),
+            download_bytes: deb_of(install, &observed.debs).map_or(0, |deb| deb.size),
         },
     };
-    simulation.installs.iter().map(item).collect()
+    observed.simulation.installs.iter().map(item).collect()
 }
 
-fn unfinished_items(installed: &BTreeMap<String, &Known>, simulation: &Simulation) -> Vec<Item> {
-    let renewed = |package: &str| {
-        simulation
-            .installs
-            .iter()
-            .any(|install| install.package == package)
+/// The suite that a version comes from: by its codename if that is known, since other names move on to other releases.
+fn suite(install: &Install, targets: &[Target]) -> String {
+    let codename = targets::codenames(&install.origins, targets).pop_first();
+    let told = || targets::suites(&install.origins, targets).pop_first();
+    codename.map_or_else(|| told().unwrap_or_default(), str::to_owned)
+}
+
+fn deb_of<'a>(install: &Install, debs: &'a [Deb]) -> Option<&'a Deb> {
+    let order = install.order();
+    debs.iter().find(|deb| deb.order == order)
+}
+
+fn removal_items(installed: &Installed<'_>, simulation: &Simulation) -> Vec<Item> {
+    let removals = simulation.removals.iter();
+    let items = removals.filter_map(|package| {
+        let known = installed.get(package)?;
+        Some(Item {
+            package: package.clone(),
+            change: Change {
+                after: None,
+                ..unchanged(known)
+            },
+        })
+    });
+    items.collect()
+}
+
+fn unfinished_items(installed: &Installed<'_>, simulation: &Simulation) -> Vec<Item> {
+    let touched = |package: &String| {
+        simulation.install(package).is_some() || simulation.removals.contains(package)
     };
     installed
         .iter()
-        .filter(|(package, known)| known.state != "installed" && !renewed(package))
+        .filter(|(package, known)| known.state != "installed" && !touched(package))
         .map(|(package, known)| Item {
             package: package.clone(),
-            change: Change {
-                name: known.name.clone(),
-                architecture: known.architecture.clone(),
-                before: Some(known.version.clone()),
-                after: Some(known.version.clone()),
-            },
+            change: unchanged(known),
         })
         .collect()
+}
+
+fn unchanged(known: &Known) -> Change {
+    Change {
+        name: known.name.clone(),
+        architecture: known.architecture.clone(),
+        before: Some(known.version.clone()),
+        after: Some(known.version.clone()),
+        suite: String::new(),
+        download_bytes: 0,
+    }
 }
 
 /// apt takes every file that it is given for a wish of a person; what was automatic must be marked so again, and what is
@@ -252,14 +294,69 @@ fn automatic(wanted: &PackageWish, observed: &Observed) -> Vec<String> {
         .collect()
 }
 
-fn no_way(reason: String) -> Failure {
-    Failure::new(FailureKind::Plan, reason)
+/// By how many bytes what is installed grows. A version that does not say what it takes takes at least what its file does.
+fn disk_bytes(observed: &Observed, installed: &Installed<'_>) -> i64 {
+    let before = |package: &String| installed.get(package).map_or(0, |known| known.size);
+    let after = |install: &Install| {
+        let exact = (
+            install.name().to_owned(),
+            install.after.clone(),
+            install.architecture.clone(),
+        );
+        let said = observed.sizes.get(&exact).copied();
+        said.unwrap_or_else(|| deb_of(install, &observed.debs).map_or(0, |deb| deb.size))
+    };
+    let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    let installs = observed.simulation.installs.iter();
+    let grown = installs.fold(0_i64, |sum, install| {
+        sum.saturating_add(signed(after(install)))
+            .saturating_sub(signed(before(&install.package)))
+    });
+    let removals = observed.simulation.removals.iter();
+    removals.fold(grown, |sum, package| {
+        sum.saturating_sub(signed(before(package)))
+    })
+}
+
+/// Whether a change will probably ask for a reboot.
+fn reboot_is_expected(changes: &[Change], rebooters: &[String]) -> bool {
+    let arrives = |change: &&Change| change.after.is_some() && change.after != change.before;
+    changes.iter().filter(arrives).any(|change| {
+        rebooters.contains(&change.name)
+            || REBOOTERS.iter().any(|pattern| fits(pattern, &change.name))
+    })
+}
+
+fn withheld_from(
+    wanted: &PackageWish,
+    observed: &Observed,
+    installed: &Installed<'_>,
+) -> Vec<Withheld> {
+    if wanted.mode != PackageMode::Latest {
+        return Vec::new();
+    }
+    let by_owner = &observed.limits.suites;
+    let left_out = |install: &Install| {
+        let suites = targets::suites(&install.origins, &observed.targets);
+        if are_among(&suites, by_owner) {
+            WithheldCause::Policy
+        } else {
+            WithheldCause::Limits
+        }
+    };
+    let seen = Seen {
+        chosen: &observed.simulation,
+        free: observed.free.as_ref(),
+        unpinned: observed.unpinned.as_ref(),
+    };
+    withheld(installed, &seen, left_out)
 }
 
 /// Names for a person to read, not too many.
 pub fn enumerate(names: impl IntoIterator<Item = String>) -> String {
     let names: Vec<_> = names.into_iter().collect();
-    let shown = names[..names.len().min(NAMED)].join(", ");
+    let shown: Vec<_> = names.iter().take(NAMED).map(String::as_str).collect();
+    let shown = shown.join(", ");
     match names.len().checked_sub(NAMED) {
         None | Some(0) => shown,
         Some(more) => format!("{shown} and {more} more"),

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::WantedPackage;
+use crate::model::{FailureKind, PackageRules, WantedPackage};
 use crate::modules::packages::Digest;
 
 /// A world in which apt is simple: every package stands alone, and the sources offer one version of each.
@@ -30,6 +30,7 @@ impl World {
                     before,
                     after,
                     architecture: "all".into(),
+                    origins: Vec::new(),
                 });
             }
         }
@@ -48,12 +49,14 @@ impl World {
             want: "install".into(),
             state: (*state).to_owned(),
             flag: "ok".into(),
+            size: 4,
         });
         let debs = simulation.installs.iter().map(|install| Deb {
             name: format!("{}.deb", install.package),
             size: 10,
             digest: Digest::Sha256(String::new()),
-            order: format!("{}={}", install.package, install.after),
+            order: install.order(),
+            uri: String::new(),
         });
         Observed {
             native: "amd64".into(),
@@ -61,13 +64,14 @@ impl World {
             debs: debs.collect(),
             simulation,
             automatic: self.automatic.clone(),
+            ..Observed::default()
         }
     }
 
     fn take(&mut self, step: &Step) {
         match step {
-            Step::Install { items, .. } | Step::Configure { items } => {
-                for item in items {
+            Step::Install { .. } | Step::Configure { .. } => {
+                for item in step.items() {
                     let after = item.change.after.clone().expect("nothing is removed");
                     self.installed
                         .insert(item.package.clone(), (after, "installed"));
@@ -99,10 +103,7 @@ fn wish() -> impl Strategy<Value = PackageWish> {
         PackageMode::Exactly(packages.collect())
     });
     let mode = prop_oneof![Just(PackageMode::Latest), exactly];
-    mode.prop_map(|mode| PackageWish {
-        mode,
-        sources: Vec::new(),
-    })
+    mode.prop_map(PackageWish::new)
 }
 
 proptest! {
@@ -121,7 +122,7 @@ proptest! {
     /// What was there because others need it is still so afterwards.
     #[test]
     fn what_was_automatic_stays_automatic(mut world in world()) {
-        let wish = PackageWish { mode: PackageMode::Latest, sources: Vec::new() };
+        let wish = PackageWish::new(PackageMode::Latest);
         let before = world.automatic.clone();
         let finished: Vec<_> = world.installed.values_mut().map(|(_, state)| *state = "installed").collect();
         let _ = finished;
@@ -144,13 +145,10 @@ proptest! {
 }
 
 fn exactly(name: &str, version: Option<&str>) -> PackageWish {
-    PackageWish {
-        mode: PackageMode::Exactly(vec![WantedPackage {
-            name: name.into(),
-            version: version.map(str::to_owned),
-        }]),
-        sources: Vec::new(),
-    }
+    PackageWish::new(PackageMode::Exactly(vec![WantedPackage {
+        name: name.into(),
+        version: version.map(str::to_owned),
+    }]))
 }
 
 fn small_world() -> World {
@@ -211,6 +209,7 @@ fn what_comes_along_is_marked_as_automatic_and_what_was_asked_for_is_not() {
                     before: None,
                     after: "1".into(),
                     architecture: "amd64".into(),
+                    origins: Vec::new(),
                 })
                 .into(),
             ..Simulation::default()
@@ -220,4 +219,118 @@ fn what_comes_along_is_marked_as_automatic_and_what_was_asked_for_is_not() {
     let draft = plan(&wish, &observed).unwrap();
     let automatic = vec!["pb".to_owned()];
     assert_eq!(draft.steps.last(), Some(&Step::Mark { automatic }));
+}
+
+#[test]
+fn the_plan_says_what_is_fetched_from_where_and_what_it_takes_on_the_disk() {
+    let wish = PackageWish::new(PackageMode::Latest);
+    let mut observed = small_world().observed(&wish);
+    observed.known[0].size = 100 << 10;
+    observed.simulation.installs[0].origins = vec!["Debian:12/stable".into()];
+    observed.targets =
+        targets::read("http://x/\tbookworm\tstable\tbookworm\tDebian\t12\n").unwrap();
+    let draft = plan(&wish, &observed).unwrap();
+    assert_eq!(draft.changes[0].suite, "bookworm");
+    assert_eq!(
+        (draft.changes[0].download_bytes, draft.download_bytes),
+        (10, 10)
+    );
+    // Its own word is missing: it takes what its file does, and what was there goes.
+    assert_eq!(draft.disk_bytes, 10 - (100 << 10));
+
+    let exact = ("pa".to_owned(), "2".to_owned(), "all".to_owned());
+    observed.sizes = [(exact, 130 << 10)].into();
+    let draft = plan(&wish, &observed).unwrap();
+    assert_eq!(draft.disk_bytes, 30 << 10);
+}
+
+#[test]
+fn what_is_removed_is_a_part_of_the_plan_and_frees_its_room() {
+    let mut wish = exactly("pa", Some("2"));
+    wish.rules.allow_removals = true;
+    let mut world = small_world();
+    world
+        .installed
+        .insert("pb".into(), ("1".into(), "half-configured"));
+    let mut observed = world.observed(&wish);
+    observed.simulation.removals = vec!["pb".into()];
+    let draft = plan(&wish, &observed).unwrap();
+    assert_eq!(draft.disk_bytes, 10 - 4 - 4);
+    let [Step::Install { removals, .. }] = &draft.steps[..] else {
+        panic!("{:?}", draft.steps);
+    };
+    assert_eq!(removals.len(), 1);
+    assert_eq!(removals[0].change.before.as_deref(), Some("1"));
+    assert_eq!(removals[0].change.after, None);
+    assert!(draft.changes.contains(&removals[0].change));
+}
+
+#[test]
+fn a_reboot_is_expected_of_packages_that_run_from_the_boot_on() {
+    let expects = |name: &str, before: Option<&str>, rebooters: &[&str]| {
+        let observed = Observed {
+            native: "amd64".into(),
+            simulation: Simulation {
+                installs: vec![Install {
+                    package: name.into(),
+                    before: before.map(str::to_owned),
+                    after: "2".into(),
+                    architecture: "amd64".into(),
+                    origins: Vec::new(),
+                }],
+                ..Simulation::default()
+            },
+            rebooters: rebooters.iter().map(|&name| name.to_owned()).collect(),
+            ..Observed::default()
+        };
+        let wish = PackageWish::new(PackageMode::Latest);
+        plan(&wish, &observed).unwrap().reboot_expected
+    };
+    assert!(expects("linux-image-6.1.0-41-amd64", None, &[]));
+    assert!(expects("libc6:i386", Some("1"), &[]));
+    assert!(!expects("libc6-dev", Some("1"), &[]));
+    assert!(!expects("demo", Some("1"), &[]));
+    assert!(expects("demo", Some("1"), &["demo"]));
+}
+
+#[test]
+fn the_step_carries_what_the_rules_say_of_how_it_is_taken() {
+    let wish = PackageWish {
+        rules: PackageRules {
+            services: ServiceRule::Restart,
+            download_bytes_per_second: 5,
+            suites: vec!["bookworm-security".into()],
+            ..PackageRules::default()
+        },
+        ..PackageWish::new(PackageMode::Latest)
+    };
+    let draft = plan(&wish, &small_world().observed(&wish)).unwrap();
+    let Some(Step::Install {
+        own_sources,
+        services,
+        pace,
+        downgrades,
+        ..
+    }) = draft.steps.first()
+    else {
+        panic!("{:?}", draft.steps);
+    };
+    assert_eq!((*own_sources, *services), (true, ServiceRule::Restart));
+    assert_eq!((*pace, *downgrades), (5, false));
+}
+
+#[test]
+fn a_step_that_an_older_agent_wrote_down_is_still_understood() {
+    let written = r#"{"do":"install","items":[],"debs":[{"name":"a.deb","size":1,"digest":{"sha256":"00"},"order":"a=1"}],"own_sources":true}"#;
+    let step: Step = serde_json::from_str(written).unwrap();
+    let Step::Install {
+        removals,
+        debs,
+        pace,
+        ..
+    } = step
+    else {
+        panic!("another step");
+    };
+    assert!(removals.is_empty() && debs[0].uri.is_empty() && pace == 0);
 }

@@ -3,10 +3,13 @@
 //! What helps was measured by replaying every write of an update: `dpkg --install` of the kept files, then
 //! `dpkg --configure -a`. apt comes last, when dpkg's database is sound again: before, it cannot tell what is there.
 
+use std::slice;
+
 use super::apt::failure;
-use super::{Deb, Packages, Step, parse};
+use super::note::Baseline;
+use super::plan::enumerate;
+use super::{Deb, Packages, Step, aptlog, parse};
 use crate::model::{Failure, FailureKind, tail};
-use crate::modules::Verdict;
 use crate::runner::Output;
 
 /// Two rounds: a package that must be configured before another is unpacked is ready in the second.
@@ -14,45 +17,63 @@ const ROUNDS: usize = 2;
 
 impl Packages {
     /// Takes a step of which nobody knows how far it came.
-    pub(super) async fn repair(&self, step: &Step, debs: &[Deb]) -> Result<(), Failure> {
+    pub(super) async fn repair(&self, step: &Step) -> Result<(), Failure> {
+        let steps = slice::from_ref(step);
+        let start = aptlog::length(&self.place);
         let mut log = String::new();
         {
             // apt and dpkg that outlived the agent may still be at work: they get the time that they would have had.
             let _lock = self.lock(self.tools.limits().apply).await?;
             for _ in 0..ROUNDS {
-                if self.is_sound().await? {
+                if self.is_sound(steps).await? {
                     break;
                 }
-                self.check_files(debs)?;
                 tracing::warn!("packages were left half done, finishing them from the kept files");
-                keep(&mut log, &self.tools.unpack_files(debs).await?);
-                keep(&mut log, &self.tools.configure().await?);
+                self.finish(step, &mut log).await?;
             }
         }
-        let Verdict { problem, .. } = self.look(std::slice::from_ref(step)).await?;
-        let Some(problem) = problem else {
+        // What was wrong before is not known here, and does not matter: it is looked at again when all is done.
+        let before = Baseline {
+            audit: self.tools.audit().await?,
+            log: start,
+            ..Baseline::default()
+        };
+        let installed = self.installed().await?;
+        let Some(problem) = self.packages_problem(steps, &installed, &before).await? else {
             return Ok(());
         };
-        if !self.is_sound().await? {
+        if !self.is_sound(steps).await? {
             return Err(Failure::with_log(
                 FailureKind::Apply,
                 format!("after an interruption {}", problem.reason),
                 &format!("{}\n{log}", problem.log),
             ));
         }
-        self.check_files(debs)?;
-        let output = self.tools.install_files(debs).await?;
+        self.check_files(step.debs())?;
+        let output = self.run_transaction(step).await?;
         if output.succeeded() {
             return Ok(());
         }
         keep(&mut log, &output);
         let failed = failure(FailureKind::Apply, "apt-get install", &output);
-        Err(Failure::with_log(failed.kind, failed.reason, &log))
+        let failed = Failure::with_log(failed.kind, failed.reason, &log);
+        Err(aptlog::with_log(failed, &aptlog::since(&self.place, start)))
     }
 
-    /// Whether every package is either there or not.
-    async fn is_sound(&self) -> Result<bool, Failure> {
-        Ok(self.tools.audit().await?.is_empty())
+    /// One round of unpacking, configuring and removing. Only with dpkg's front-end lock held.
+    async fn finish(&self, step: &Step, log: &mut String) -> Result<(), Failure> {
+        let debs = step.debs();
+        self.check_files(debs)?;
+        if !debs.is_empty() {
+            keep(log, &self.tools.unpack_files(debs).await?);
+        }
+        keep(log, &self.tools.configure().await?);
+        let left = self.left_to_remove(step).await?;
+        if !left.is_empty() {
+            let left: Vec<&str> = left.iter().map(String::as_str).collect();
+            keep(log, &self.tools.remove(&left).await?);
+        }
+        Ok(())
     }
 
     fn check_files(&self, debs: &[Deb]) -> Result<(), Failure> {
@@ -60,7 +81,7 @@ impl Packages {
         if missing.is_empty() {
             return Ok(());
         }
-        let names = super::plan::enumerate(missing.iter().map(|deb| deb.name.clone()));
+        let names = enumerate(missing.iter().map(|deb| deb.name.clone()));
         let reason = format!("an interrupted update cannot be finished, files are gone: {names}");
         Err(Failure::new(FailureKind::Interrupted, reason))
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use evenkeel_update_agent::durable::FileError;
 use evenkeel_update_agent::journal::{Entry, FileJournal, Journal, JournalError, Point};
@@ -20,16 +20,28 @@ pub enum Side {
 /// Breaks off at the n-th write, as if the agent had been killed there, and tells the system's log of every write.
 pub struct BreakingJournal {
     inner: FileJournal,
-    left: AtomicUsize,
+    left: Arc<AtomicUsize>,
+    dead: AtomicBool,
     side: Side,
     system: Arc<FakeSystem>,
 }
 
 impl BreakingJournal {
     pub fn new(path: &Path, system: &Arc<FakeSystem>, at: usize, side: Side) -> Self {
+        Self::counting(path, system, &Arc::new(AtomicUsize::new(at)), side)
+    }
+
+    /// The same, with a count that goes on in the agents that follow. It strikes once.
+    pub fn counting(
+        path: &Path,
+        system: &Arc<FakeSystem>,
+        left: &Arc<AtomicUsize>,
+        side: Side,
+    ) -> Self {
         Self {
             inner: FileJournal::at(path),
-            left: AtomicUsize::new(at),
+            left: Arc::clone(left),
+            dead: AtomicBool::new(false),
             side,
             system: Arc::clone(system),
         }
@@ -40,9 +52,16 @@ impl BreakingJournal {
         point: &str,
         write: impl FnOnce() -> Result<(), JournalError>,
     ) -> Result<(), JournalError> {
+        if self.dead.load(Ordering::SeqCst) {
+            return Err(killed());
+        }
         let breaks = match self.left.load(Ordering::SeqCst) {
             usize::MAX => false,
-            0 => true,
+            0 => {
+                self.left.store(usize::MAX, Ordering::SeqCst);
+                self.dead.store(true, Ordering::SeqCst);
+                true
+            }
             left => {
                 self.left.store(left - 1, Ordering::SeqCst);
                 false

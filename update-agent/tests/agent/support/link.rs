@@ -62,6 +62,8 @@ pub struct World {
     /// The credentials that the link was given.
     pub renewed: Vec<String>,
     pub polls: u32,
+    /// Why the node does not begin, as each poll told it.
+    pub waiting: Vec<String>,
     pub begins: u32,
     /// When the leave that it gives ends.
     pub before: Option<DateTime<Utc>>,
@@ -132,6 +134,7 @@ impl Link for FakeLink {
         world.polls += 1;
         world.reach()?;
         let facts = question.facts;
+        world.waiting.push(question.waiting.to_owned());
         if world.silent_polls > 0 {
             world.silent_polls -= 1;
             return Err(LinkError::Unavailable("nobody is there".into()));

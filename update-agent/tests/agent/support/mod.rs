@@ -2,6 +2,9 @@
 
 pub mod journal;
 pub mod link;
+pub mod machine;
+pub mod manager;
 pub mod node;
+pub mod proxy;
 pub mod server;
 pub mod system;

@@ -5,30 +5,43 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta};
 use evenkeel_kit::TestClock;
-use evenkeel_update_agent::agent::{Agent, AgentError, Pace, Parts};
-use evenkeel_update_agent::engine::Engine;
+use evenkeel_update_agent::agent::{Agent, AgentError, Guard, Pace, Parts};
+use evenkeel_update_agent::engine::{self, Engine};
 use evenkeel_update_agent::facts::FactsReader;
+use evenkeel_update_agent::gate::{Gate, GateParts, GateSettings};
 use evenkeel_update_agent::journal::{FileJournal, Journal};
-use evenkeel_update_agent::model::{PackageMode, PackageWish, Target, WantedPackage, Wish};
+use evenkeel_update_agent::model::{
+    PackageMode, PackageRules, PackageWish, Target, WantedPackage, Wish,
+};
 use evenkeel_update_agent::modules::packages::{Limits, Packages, Tools};
 use evenkeel_update_agent::modules::{AnyModule, Plugged};
+use evenkeel_update_agent::owner::Owner;
 use evenkeel_update_agent::place::Place;
 use tokio_util::sync::CancellationToken;
 
 use super::link::{FakeLink, World};
+use super::machine::{self, Machine};
+use super::manager::Heard;
 use super::system::{self, FakeSystem};
 
 pub struct Node {
     folder: tempfile::TempDir,
     pub system: Arc<FakeSystem>,
+    machine: Machine,
     pub link: FakeLink,
+    pub manager: Arc<Heard>,
     pub clock: TestClock,
     pub stop: CancellationToken,
 }
 
 /// A wish for the newest of everything.
 pub fn latest() -> Target {
-    wish("latest", PackageMode::Latest)
+    latest_by(PackageRules::default())
+}
+
+/// The same, by rules.
+pub fn latest_by(rules: PackageRules) -> Target {
+    wish("latest", PackageMode::Latest, rules)
 }
 
 /// A wish for one package.
@@ -37,15 +50,16 @@ pub fn exactly(name: &str, version: Option<&str>) -> Target {
         name: name.into(),
         version: version.map(str::to_owned),
     };
-    wish(name, PackageMode::Exactly(vec![package]))
+    let mode = PackageMode::Exactly(vec![package]);
+    wish(name, mode, PackageRules::default())
 }
 
-fn wish(digest: &str, mode: PackageMode) -> Target {
+fn wish(digest: &str, mode: PackageMode, rules: PackageRules) -> Target {
     Target {
         digest: digest.into(),
         wish: Wish::Packages(PackageWish {
-            mode,
-            sources: Vec::new(),
+            rules,
+            ..PackageWish::new(mode)
         }),
     }
 }
@@ -64,10 +78,13 @@ impl Node {
             }
             packages.automatic.insert("lib".into());
         }
+        let link = FakeLink::default();
         let node = Self {
             folder,
+            machine: Machine::new(&system, &link),
             system,
-            link: FakeLink::default(),
+            link,
+            manager: Arc::default(),
             clock: TestClock::new(DateTime::UNIX_EPOCH + TimeDelta::days(20_000)),
             stop: CancellationToken::new(),
         };
@@ -95,12 +112,24 @@ impl Node {
         self.system.packages.lock().unwrap()
     }
 
+    pub fn machine(&self) -> MutexGuard<'_, machine::State> {
+        self.machine.state()
+    }
+
+    /// The machine boots, wanted or not: what lies in `/run` is gone, and an agent that is made from now on runs in
+    /// another boot.
+    pub fn boot(&self) {
+        let run = self.place().inside("/run");
+        std::fs::remove_dir_all(&run).ok();
+        self.machine().boots += 1;
+    }
+
     /// What the agent left in its folder.
     pub fn left_over(&self) -> Vec<String> {
         let files = std::fs::read_dir(self.place().state()).unwrap();
         let mut names: Vec<_> = files
             .map(|file| file.unwrap().file_name().into_string().unwrap())
-            .filter(|name| name != "status.json")
+            .filter(|name| !["history.json", "status.json"].contains(&name.as_str()))
             .collect();
         names.sort();
         names
@@ -122,14 +151,38 @@ impl Node {
             };
             Tools::new(self.system.clone(), limits)
         };
+        let clock = Arc::new(self.clock.clone());
+        let owner = Arc::new(Owner::new(self.place(), clock.clone()));
         let modules: Vec<Box<dyn AnyModule>> = vec![Box::new(Plugged {
-            module: Packages::new(tools(), self.place()),
+            module: Packages::new(tools(), self.place(), Arc::clone(&owner), false),
             wanted: Packages::wanted,
         })];
-        let clock = Arc::new(self.clock.clone());
-        let engine = Engine::new(modules, journal, clock.clone(), "boot-1".into());
+        let machine = self.machine.clone();
+        let engine = Engine::new(engine::Parts {
+            modules,
+            journal,
+            clock: clock.clone(),
+            boot_id: machine.boot_id(),
+            reboot: Box::new(machine.clone()),
+            may_reboot: Arc::new(move || machine.may_reboot()),
+        });
+        let gate = Gate::new(GateParts {
+            owner: Arc::clone(&owner),
+            runner: self.system.clone(),
+            place: self.place(),
+            settings: GateSettings {
+                // The machine that runs the tests may be nearly full.
+                min_free: 0,
+                ..GateSettings::default()
+            },
+        });
         Agent::new(Parts {
-            facts: FactsReader::new(tools(), self.place(), engine.module_names()),
+            facts: FactsReader::new(
+                tools(),
+                self.place(),
+                engine.module_names(),
+                Arc::clone(&owner),
+            ),
             engine,
             link: self.link.clone(),
             clock,
@@ -138,8 +191,13 @@ impl Node {
                 refresh_every: TimeDelta::hours(4),
                 fetch_again_after: TimeDelta::hours(1),
                 retry_after: TimeDelta::minutes(1),
+                poll_at_least_every: Duration::from_hours(1),
             },
             stop: self.stop.clone(),
+            gate,
+            owner,
+            guard: Arc::new(Guard::none()),
+            manager: self.manager.clone(),
         })
     }
 

@@ -36,6 +36,8 @@ pub struct Brain {
     pub packages: String,
     /// Leave for the time when it cannot be reached.
     pub grant: Option<pb::Grant>,
+    /// Why the node does not begin, as it was told last.
+    pub waiting: String,
     /// Who enrolled.
     pub enrolled: Option<pb::EnrollRequest>,
     /// So many calls are answered with UNAVAILABLE.
@@ -57,6 +59,7 @@ impl Default for Brain {
             facts: None,
             packages: String::new(),
             grant: None,
+            waiting: String::new(),
             enrolled: None,
             unavailable: 0,
             mute: false,
@@ -182,6 +185,7 @@ impl AgentService for Double {
     ) -> Result<Response<pb::PollResponse>, Status> {
         let request = self.enter_as_node("poll", request).await?;
         let mut brain = self.0.lock().unwrap();
+        brain.waiting = request.waiting;
         if let Some(facts) = request.facts {
             brain.facts = Some(facts);
         }

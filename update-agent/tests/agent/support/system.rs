@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use chrono::TimeDelta;
+use evenkeel_kit::TestClock;
 use evenkeel_update_agent::modules::packages::hex;
 use evenkeel_update_agent::runner::{Command, Output, RunError, Runner};
 use sha2::{Digest, Sha256};
@@ -31,11 +33,21 @@ pub struct Packages {
     pub held: BTreeSet<String>,
     /// apt cannot update them without more than an update.
     pub kept_back: BTreeSet<String>,
+    /// `dpkg-query` says this when it cannot read the list of packages.
+    pub list_error: String,
     /// `apt-mark auto` says this when it fails.
     pub mark_error: String,
     /// The next installation is not done at its deadline, and goes on beside the agent: it unpacks the first package,
     /// says so, and waits until somebody holds dpkg's lock and says that in the file `held`.
     pub slow: bool,
+    /// What `dpkg --audit` finds beside the states of the packages.
+    pub audit: String,
+    /// An installation makes dpkg's audit find this.
+    pub mess: String,
+    /// An installation asks for a reboot.
+    pub asks_for_reboot: bool,
+    /// An installation takes so long by this clock.
+    pub takes: Option<(TestClock, TimeDelta)>,
     /// The next installation stops after the first package was unpacked, and stays there.
     pub hang: bool,
 }
@@ -79,6 +91,20 @@ fn of_path(path: &str) -> (String, String) {
 fn of_order(order: &str) -> (String, String) {
     let (name, version) = order.split_once('=').unwrap();
     (name.to_owned(), version.to_owned())
+}
+
+/// What `apt-cache show` says of versions.
+fn records(orders: &[&str]) -> Output {
+    let mut text = String::new();
+    for order in orders {
+        let (name, version) = of_order(order);
+        writeln!(
+            text,
+            "Package: {name}\nArchitecture: all\nVersion: {version}\nInstalled-Size: 5\n"
+        )
+        .unwrap();
+    }
+    said(text)
 }
 
 fn uris(orders: &[&str]) -> Output {
@@ -173,7 +199,7 @@ impl FakeSystem {
         (name.to_owned(), version.unwrap_or_default())
     }
 
-    fn download(&self, orders: &[&str]) -> Output {
+    fn download(&self, orders: &[String]) -> Output {
         self.note(&format!("download {}", orders.join(" ")));
         for order in orders {
             let (name, version) = of_order(order);
@@ -184,6 +210,17 @@ impl FakeSystem {
             fs::write(file, content(&name, &version)).unwrap();
         }
         said("")
+    }
+
+    /// apt's helper: for each file its URI, its path, its hash and its size.
+    fn download_files(&self, arguments: &[&str]) -> Output {
+        let mut halves = arguments.split(|word| *word == "download-file");
+        let files = halves.nth(1).unwrap().chunks(4);
+        let orders = files.map(|file| {
+            let (name, version) = of_path(file[1]);
+            format!("{name}={version}")
+        });
+        self.download(&orders.collect::<Vec<_>>())
     }
 
     fn unpack(&self, path: &str) -> String {
@@ -247,11 +284,31 @@ impl FakeSystem {
                 std::future::pending::<()>().await;
             }
         }
+        self.leave_traces(paths);
         Ok(self.configure())
+    }
+
+    /// What an installation does beside unpacking and configuring.
+    fn leave_traces(&self, paths: &[&str]) {
+        let mut packages = self.packages.lock().unwrap();
+        if let Some((clock, time)) = &packages.takes {
+            clock.advance(*time);
+        }
+        packages.audit = format!("{}{}", packages.audit, packages.mess);
+        if packages.asks_for_reboot {
+            let run = self.root.join("run");
+            fs::create_dir_all(&run).unwrap();
+            fs::write(run.join("reboot-required"), "").unwrap();
+            let names: Vec<_> = paths.iter().map(|path| of_path(path).0 + "\n").collect();
+            fs::write(run.join("reboot-required.pkgs"), names.concat()).unwrap();
+        }
     }
 
     fn list(&self) -> Output {
         let packages = self.packages.lock().unwrap();
+        if !packages.list_error.is_empty() {
+            return failed(&packages.list_error);
+        }
         let mut text = String::new();
         for (name, (version, state)) in &packages.installed {
             let want = if packages.held.contains(name) {
@@ -259,7 +316,7 @@ impl FakeSystem {
             } else {
                 "install"
             };
-            writeln!(text, "{name}\tall\t{version}\t{want}\t{state}\tok").unwrap();
+            writeln!(text, "{name}\tall\t{version}\t{want}\t{state}\tok\t4").unwrap();
         }
         said(text)
     }
@@ -271,8 +328,12 @@ impl FakeSystem {
             .iter()
             .filter(|(_, (_, state))| state != "installed");
         let names: Vec<_> = messy.map(|(name, _)| format!(" {name}\n")).collect();
+        let mut text = packages.audit.clone();
+        if !names.is_empty() {
+            writeln!(text, "These packages are in a mess:\n{}", names.concat()).unwrap();
+        }
         // The status says nothing, as with the real one.
-        said(names.concat())
+        said(text)
     }
 
     async fn apt_get(&self, arguments: &[&str], operands: &[&str]) -> Result<Output, RunError> {
@@ -303,7 +364,10 @@ impl FakeSystem {
         if has("--print-uris") {
             return uris(operands);
         }
-        if has("--simulate") && has("upgrade") {
+        if has("indextargets") {
+            return said("http://x/\tstable\tstable\tstable\t$(LABEL)\t$(VERSION)\n");
+        }
+        if has("--simulate") && (has("upgrade") || has("dist-upgrade")) {
             return self.simulate(&self.latest());
         }
         assert!(has("--simulate"), "{arguments:?}");
@@ -330,6 +394,7 @@ impl FakeSystem {
             for path in operands {
                 self.unpack(path);
             }
+            self.leave_traces(operands);
             return self.configure();
         }
         assert!(has("--configure"), "{arguments:?}");
@@ -368,7 +433,9 @@ impl Runner for FakeSystem {
         let operands = halves.next().unwrap_or_default();
         Ok(match command.program.as_str() {
             "apt-get" => self.apt_get(options, operands).await?,
-            "env" => self.download(operands),
+            "apt-cache" => records(operands),
+            "/usr/lib/apt/apt-helper" => self.download_files(options),
+            "dpkg-query" if arguments.iter().any(|word| word.contains("Conffiles")) => said(""),
             "dpkg-query" => self.list(),
             "dpkg" => self.dpkg(options, operands),
             "apt-mark" => self.mark(options, operands),

@@ -1,0 +1,3 @@
+ALTER TABLE update_policies
+    DROP CONSTRAINT image_excludes_rules,
+    DROP COLUMN rules;

@@ -1,0 +1,34 @@
+//! `evenkeel-agent completion`.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::CommandFactory as _;
+
+use crate::cli::{Cli, Completion};
+
+/// Prints a completion script for a shell.
+pub fn completion(arguments: &Completion, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let mut script = Vec::new();
+    let mut command = Cli::command();
+    clap_complete::generate(arguments.shell, &mut command, "evenkeel-agent", &mut script);
+    out.write_all(&script)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap_complete::Shell;
+
+    use super::*;
+
+    #[test]
+    fn every_shell_gets_a_script_that_knows_the_commands() {
+        for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
+            let mut out = Vec::new();
+            completion(&Completion { shell }, &mut out).unwrap();
+            let script = String::from_utf8(out).unwrap();
+            assert!(script.contains("doctor"), "{shell}");
+        }
+    }
+}
