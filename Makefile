@@ -72,13 +72,30 @@ agent: ## the agent as it is shipped: static and small
 	  --target "$$(rustc -vV | sed -n 's/^host: //p')" -p evenkeel-update-agent
 	@ls -l "target/$$(rustc -vV | sed -n 's/^host: //p')/small/evenkeel-agent"
 
+.PHONY: package
+package: ## the agent's Debian package, static and small (ARCH=amd64 or arm64; this machine's own unless given)
+	@deploy/dev/install-tools package
+	@deploy/package/build $(or $(ARCH),$$(dpkg --print-architecture))
+
 .PHONY: test-full
-test-full: test test-kill test-history test-race ## `make test`, and the long tests one by one
+test-full: test test-kill test-cut test-boot test-history test-race ## `make test`, and the long tests one by one
 
 .PHONY: test-kill
-test-kill: tools ## the agent killed after every journal step, each twice, with real apt (ROUNDS=n for more)
-	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_KILL_ROUNDS=$(or $(ROUNDS),2) $(step) test-kill \
-	  cargo test --locked -p evenkeel-tests --test kill
+test-kill: tools ## the agent killed after every journal step, and 1,000 times at random instants, with real apt (ROUNDS=n, SEED=n)
+	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_KILL_ROUNDS=2 EVENKEEL_KILLS=$(or $(ROUNDS),1000) \
+	  $(if $(SEED),EVENKEEL_KILLS_SEED=$(SEED)) \
+	  $(step) test-kill cargo test --locked -p evenkeel-tests --test kill --test kill_at_random -- --nocapture
+
+.PHONY: test-cut
+test-cut: tools ## the power cut at every flush of an update, and 100 times with what was not flushed lost (CUTS=n, SAMPLES=n, SEED=n)
+	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_CUT_FLUSHES=$(or $(CUTS),1000000) EVENKEEL_CUT_SAMPLES=$(or $(SAMPLES),100) \
+	  $(if $(SEED),EVENKEEL_CUT_SEED=$(SEED)) \
+	  $(step) test-cut cargo test --locked -p evenkeel-tests --test cut -- --nocapture
+
+.PHONY: test-boot
+test-boot: tools ## the agent's Debian package on a machine that boots with systemd, and reboots when a package asks for it
+	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 $(step) test-boot \
+	  cargo test --locked -p evenkeel-tests --test booted -- --nocapture
 
 # The long tests run what is ours optimised, with debug assertions: unoptimised it would take most of their time. What
 # others wrote is built as for `make test`.

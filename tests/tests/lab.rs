@@ -1,6 +1,6 @@
 //! The lab itself: a harness is tested by what it must show and by what it must catch.
 
-use evenkeel_tests::lab::{Lab, Node, Repository, is_older};
+use evenkeel_tests::lab::{Lab, Node, Repository, Suite, is_older};
 
 #[test]
 fn a_node_installs_and_upgrades_from_a_signed_repository_without_any_network() {
@@ -57,6 +57,43 @@ fn a_killed_boot_leaves_its_files_and_no_process() {
     assert_eq!(node.inside(&["sh", "-c", "echo /run/*"]), "/run/gone\n");
     assert!(!boot.kill().success());
     assert_eq!(node.sh("cat /root/file; ls /run"), "one\n");
+}
+
+#[test]
+fn a_node_runs_the_release_that_was_asked_for() {
+    for suite in Suite::ALL {
+        let Some(lab) = Lab::open_in(suite) else {
+            return;
+        };
+        let node = Node::new(&lab, "node");
+        let codename = node.sh("sed -n 's/^VERSION_CODENAME=//p' /etc/os-release");
+        assert_eq!(codename.trim(), suite.name());
+    }
+}
+
+#[test]
+fn a_node_above_another_begins_with_what_that_one_changed_and_leaves_it_as_it_is() {
+    let Some(lab) = Lab::open() else { return };
+    let below = Node::new(&lab, "below");
+    below.sh("echo one > /root/file; dpkg --remove --force-depends tzdata || true");
+    let above = Node::new(&lab, "above").above(&below.layer());
+    assert_eq!(above.found(), below.found());
+    assert_eq!(above.sh("cat /root/file; echo two > /root/file"), "one\n");
+    assert_eq!(below.sh("cat /root/file"), "one\n");
+}
+
+#[test]
+fn a_node_can_be_short_of_room_and_of_leave_to_write() {
+    let Some(lab) = Lab::open() else { return };
+    let node = Node::new(&lab, "node")
+        .with_little_room("/opt/small", "1m")
+        .with_readonly("/opt/fixed");
+    let fill = "head -c 2M /dev/zero > /opt/small/file";
+    assert!(!node.run(&["sh", "-ec", fill]).status.success());
+    let touch = ["touch", "/opt/fixed/file"];
+    assert!(!node.run(&touch).status.success());
+    let node = node.writable();
+    assert!(node.run(&touch).status.success());
 }
 
 #[test]

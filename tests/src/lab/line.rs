@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ pub struct SlowLine {
 struct State {
     is_cut: AtomicBool,
     lost_an_answer: AtomicBool,
+    /// Bytes that came from the server and were passed on.
+    carried: AtomicU64,
 }
 
 impl SlowLine {
@@ -56,6 +58,11 @@ impl SlowLine {
         self.state.is_cut.store(false, Ordering::SeqCst);
     }
 
+    /// How many bytes of the server's answers it has carried so far.
+    pub fn carried(&self) -> u64 {
+        self.state.carried.load(Ordering::SeqCst)
+    }
+
     /// Whether something that the server answered was lost.
     pub fn lost_an_answer(&self) -> bool {
         self.state.lost_an_answer.load(Ordering::SeqCst)
@@ -85,6 +92,9 @@ fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration, state: &State,
         }
         if to.write_all(&buffer[..count]).is_err() {
             break;
+        }
+        if is_answer {
+            state.carried.fetch_add(count as u64, Ordering::SeqCst);
         }
     }
     let _closed = from.shutdown(Shutdown::Both);

@@ -1,17 +1,19 @@
 //! The machine that the lab is on: how its scripts are run as root, and whether they can be.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use super::Suite;
 use crate::house::tree;
 
 /// A place to make nodes and repositories in.
@@ -23,12 +25,21 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Opens a lab. Where there can be none, says so in one line and returns nothing, or fails if tests of this kind
-    /// are required.
-    #[expect(clippy::disallowed_methods, reason = "the one switch of these tests")]
+    /// Opens a lab whose nodes run what this machine runs. Where there can be none, says so in one line and returns
+    /// nothing, or fails if tests of this kind are required.
     pub fn open() -> Option<Self> {
-        static BASE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-        match BASE.get_or_init(prepare) {
+        Self::open_with(None, &[])
+    }
+
+    /// Opens a lab whose nodes run this release of Debian.
+    pub fn open_in(suite: Suite) -> Option<Self> {
+        Self::open_with(Some(suite), &[])
+    }
+
+    /// Opens a lab whose nodes run a release of Debian, this machine's own unless one is given, and have these packages.
+    #[expect(clippy::disallowed_methods, reason = "the one switch of these tests")]
+    pub fn open_with(suite: Option<Suite>, packages: &[&str]) -> Option<Self> {
+        match base(suite, packages) {
             Ok(base) => {
                 // Postgres does not run as root and must get through to its data.
                 let scratch = tempfile::Builder::new()
@@ -36,10 +47,7 @@ impl Lab {
                     .permissions(Permissions::from_mode(0o711))
                     .tempdir()
                     .expect("a temporary folder");
-                Some(Self {
-                    base: base.clone(),
-                    scratch,
-                })
+                Some(Self { base, scratch })
             }
             Err(why) => {
                 let is_required = std::env::var_os("EVENKEEL_REQUIRE_OS_TESTS").is_some();
@@ -55,6 +63,11 @@ impl Lab {
     /// The Debian root that every node is an overlay of.
     pub fn base(&self) -> &Path {
         &self.base
+    }
+
+    /// The folder of everything that the lab makes.
+    pub fn folder(&self) -> &Path {
+        self.scratch.path()
     }
 
     /// A path of the lab's own.
@@ -114,7 +127,7 @@ pub(super) fn succeed(command: &mut Command) -> String {
 }
 
 /// Everything a command said.
-pub(super) fn told(output: &Output) -> String {
+pub fn told(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     format!(
         "{}\n{}{}",
@@ -148,12 +161,27 @@ fn is_root() -> bool {
     })
 }
 
+/// The Debian root of a suite with these packages, looked for once per program.
+fn base(suite: Option<Suite>, packages: &[&str]) -> Result<PathBuf, String> {
+    static BASES: Mutex<BTreeMap<String, Result<PathBuf, String>>> = Mutex::new(BTreeMap::new());
+    let name = suite.map_or("", Suite::name);
+    let key = format!("{name} {}", packages.join(" "));
+    let mut bases = BASES.lock().unwrap_or_else(PoisonError::into_inner);
+    let base = bases.entry(key).or_insert_with(|| prepare(suite, packages));
+    base.clone()
+}
+
 /// Makes the Debian root, or finds it, and shows that an overlay of it can be entered.
 #[expect(clippy::disallowed_methods, reason = "where the cache is")]
-fn prepare() -> Result<PathBuf, String> {
+fn prepare(suite: Option<Suite>, packages: &[&str]) -> Result<PathBuf, String> {
     let cache = std::env::var("EVENKEEL_LAB_CACHE").unwrap_or_default();
-    let variables = [("EVENKEEL_LAB_CACHE", cache.as_str())];
-    let base = try_run(as_root(script("make-base-root"), &variables).arg("-"))?;
+    let mut variables = vec![("EVENKEEL_LAB_CACHE", cache.as_str())];
+    variables.extend(suite.map(|suite| ("SUITE", suite.name())));
+    let base = try_run(
+        as_root(script("make-base-root"), &variables)
+            .arg("-")
+            .args(packages),
+    )?;
     let base = PathBuf::from(base.trim());
     let trial = tempfile::tempdir().map_err(|error| error.to_string())?;
     let entered = try_run(

@@ -6,20 +6,30 @@
 //! `EVENKEEL_REQUIRE_OS_TESTS=1` it fails instead.
 
 mod binaries;
+mod boot;
+mod disk;
 mod fleet;
 mod line;
 mod machine;
+mod member;
 mod node;
 mod repository;
 mod rest;
-
 mod server;
+mod suite;
+mod sweeper;
+mod web;
 
 pub use binaries::Binaries;
-pub use fleet::{Agent, Fleet, Member, events};
+pub use boot::{Booted, debian_package};
+pub use disk::{Disk, Emulator, discard, stripped};
+pub use fleet::{Agent, Fleet};
 pub use line::SlowLine;
-pub use machine::{Lab, until};
-pub use node::{Node, Running, is_older};
+pub use machine::{Lab, told, until};
+pub use member::{Member, events, package, reason};
+pub use node::{Found, Node, Running, is_older};
 pub use repository::Repository;
 pub use rest::Rest;
 pub use server::Server;
+pub use suite::Suite;
+pub use web::{Asked, Web};

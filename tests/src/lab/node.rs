@@ -1,5 +1,6 @@
 //! A node: a Debian root of its own in which commands run.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -11,23 +12,82 @@ use super::{Lab, Repository};
 /// A Debian machine, as far as apt and dpkg can tell.
 #[derive(Debug)]
 pub struct Node {
-    base: PathBuf,
+    /// The folders that it is an overlay of, the upmost first, with colons between them.
+    base: String,
     work: PathBuf,
     binds: Vec<String>,
+    small: Vec<String>,
+    readonly: Vec<String>,
     variables: Vec<String>,
     network: &'static str,
+}
+
+/// What dpkg of a node says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Version and state of every package that it knows, such as `1.0 installed`.
+    packages: BTreeMap<String, String>,
+    /// What it finds wrong; empty if nothing is.
+    pub audit: String,
+}
+
+impl Found {
+    /// Version and state of a package; empty if dpkg does not know it.
+    pub fn package(&self, name: &str) -> &str {
+        self.packages.get(name).map_or("", String::as_str)
+    }
 }
 
 impl Node {
     /// A fresh machine.
     pub fn new(lab: &Lab, name: &str) -> Self {
+        Self::over(lab.base(), lab.path(name))
+    }
+
+    /// A fresh machine that is an overlay of `base` and keeps what is changed in `work`.
+    pub fn over(base: &Path, work: PathBuf) -> Self {
         Self {
-            base: lab.base().to_owned(),
-            work: lab.path(name),
+            base: base.display().to_string(),
+            work,
             binds: Vec::new(),
+            small: Vec::new(),
+            readonly: Vec::new(),
             variables: Vec::new(),
             network: "host",
         }
+    }
+
+    /// Begins with what another machine changed, as [`Node::layer`] has it. That one must not run any more.
+    #[must_use]
+    pub fn above(mut self, layer: &Path) -> Self {
+        self.base = format!("{}:{}", layer.display(), self.base);
+        self
+    }
+
+    /// The folder of everything that was changed on this machine.
+    pub fn layer(&self) -> PathBuf {
+        self.work.join("upper")
+    }
+
+    /// Puts an empty file system of a size, such as `4m`, over a folder in every boot.
+    #[must_use]
+    pub fn with_little_room(mut self, folder: &str, size: &str) -> Self {
+        self.small.push(format!("{folder}={size}"));
+        self
+    }
+
+    /// Lets nothing be changed in a folder from now on.
+    #[must_use]
+    pub fn with_readonly(mut self, folder: &str) -> Self {
+        self.readonly.push(folder.to_owned());
+        self
+    }
+
+    /// Lets everything be changed again.
+    #[must_use]
+    pub fn writable(mut self) -> Self {
+        self.readonly.clear();
+        self
     }
 
     /// Shows a file or folder of the outside at a path inside, read-only.
@@ -54,10 +114,10 @@ impl Node {
     /// Makes the machine use a repository, and no other source, for apt.
     #[must_use]
     pub fn with_repository(self, repository: &Repository) -> Self {
-        let node = self.with(repository.folder(), Repository::INSIDE);
+        let node = self.with(repository.folder(), repository.inside());
         node.sh(&format!(
             "cp {}/repo.sources /etc/apt/sources.list.d/; apt-get -q update --error-on=any",
-            Repository::INSIDE
+            repository.inside()
         ));
         node
     }
@@ -112,6 +172,22 @@ impl Node {
         self.succeed(&["dpkg", "--audit"])
     }
 
+    /// All that dpkg says, in one boot.
+    #[track_caller]
+    pub fn found(&self) -> Found {
+        let format = "${Package} ${Version} ${db:Status-Status}\\n";
+        let look = format!("dpkg-query -W -f '{format}'; echo; dpkg --audit || true");
+        let said = self.sh(&look);
+        let (packages, audit) = said.split_once("\n\n").unwrap_or((said.as_str(), ""));
+        let packages = packages.lines().filter_map(|line| line.split_once(' '));
+        Found {
+            packages: packages
+                .map(|(name, state)| (name.to_owned(), state.to_owned()))
+                .collect(),
+            audit: audit.to_owned(),
+        }
+    }
+
     /// Whether there is a file at a path inside.
     pub fn has(&self, path: &str) -> bool {
         self.run(&["test", "-e", path]).status.success()
@@ -120,17 +196,28 @@ impl Node {
     /// Runs a command that must succeed in the boot that is running, and returns what it printed.
     #[track_caller]
     pub fn inside(&self, words: &[&str]) -> String {
-        succeed(
-            as_root(script("into-root"), &[])
-                .arg(&self.work)
-                .args(words),
-        )
+        succeed(&mut self.going_inside(words))
+    }
+
+    /// Runs a command in the boot that is running.
+    pub fn run_inside(&self, words: &[&str]) -> Output {
+        let output = self.going_inside(words).output();
+        output.expect("the command starts")
+    }
+
+    fn going_inside(&self, words: &[&str]) -> Command {
+        let mut command = as_root(script("into-root"), &[]);
+        command.arg(&self.work).args(words);
+        command
     }
 
     fn entering(&self, words: &[&str]) -> Command {
         let (binds, variables) = (self.binds.join(" "), self.variables.join(" "));
+        let (small, readonly) = (self.small.join(" "), self.readonly.join(" "));
         let settings = [
             ("BIND", binds.as_str()),
+            ("SMALL", small.as_str()),
+            ("READONLY", readonly.as_str()),
             ("GUEST_ENV", variables.as_str()),
             ("NET", self.network),
         ];

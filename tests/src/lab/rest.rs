@@ -41,6 +41,12 @@ impl Rest {
         self.succeed(Method::POST, path, Some(body))
     }
 
+    /// Puts an object in its place and returns it.
+    #[track_caller]
+    pub fn put(&self, path: &str, body: &Value) -> Value {
+        self.succeed(Method::PUT, path, Some(body))
+    }
+
     /// Changes an object and returns it.
     #[track_caller]
     pub fn patch(&self, path: &str, body: &Value) -> Value {

@@ -94,6 +94,29 @@ impl Server {
         )
     }
 
+    /// What the database answers to a statement of its superuser: for what no caller of the server can bring about, such
+    /// as a time that lies long ago.
+    #[track_caller]
+    pub fn sql(&self, statement: &str) -> String {
+        let postgres = self.data.join("postgres");
+        let beside = postgres.join("socket");
+        let noted = fs::read_to_string(postgres.join("socket-at")).unwrap_or_default();
+        let socket = [beside, PathBuf::from(noted.trim())]
+            .into_iter()
+            .find(|folder| folder.join(".s.PGSQL.5432").exists());
+        succeed(
+            command("psql")
+                .args(["-U", "postgres", "-d", "evenkeel", "-v", "ON_ERROR_STOP=1"])
+                .args(["-qAtX", "-c", statement, "-h"])
+                .arg(socket.expect("the socket of the server's Postgres")),
+        )
+    }
+
+    /// The number of its process.
+    pub(super) fn process(&self) -> u32 {
+        self.child().id()
+    }
+
     fn token(&self) -> String {
         let token = fs::read_to_string(self.data.join("operator-token"));
         token.expect("a token").trim().to_owned()

@@ -1,0 +1,31 @@
+//! The releases of Debian that nodes are tried with.
+
+use std::fmt;
+
+/// A release of Debian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suite {
+    /// Debian 12.
+    Bookworm,
+    /// Debian 13.
+    Trixie,
+}
+
+impl Suite {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Bookworm, Self::Trixie];
+
+    /// Its codename.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bookworm => "bookworm",
+            Self::Trixie => "trixie",
+        }
+    }
+}
+
+impl fmt::Display for Suite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
