@@ -19,6 +19,7 @@ stories![
     an_agent_killed_beside_a_living_dpkg_waits_for_it_in_its_next_life,
     what_another_apt_did_meanwhile_as_planned_is_taken_for_done,
     what_another_apt_did_meanwhile_against_the_plan_ends_it,
+    notes_that_an_interrupted_dpkg_left_do_not_stand_in_the_way,
     a_second_agent_is_refused,
     a_journal_that_makes_no_sense_is_set_aside_and_told,
     a_machine_made_from_a_nodes_disk_is_told_to_enrol,
@@ -204,6 +205,22 @@ fn what_another_apt_did_meanwhile_against_the_plan_ends_it(stage: &Stage) {
     let run = member.go_on_to("failed");
     because(&run, &["plan"], &["demo-hello", "someone else"]);
     member.stands(&[("demo-hello", "")]);
+}
+
+/// As after a power cut at the end of somebody else's update.
+fn notes_that_an_interrupted_dpkg_left_do_not_stand_in_the_way(stage: &Stage) {
+    let member = stage.member();
+    member.given(&["demo-hello_1.0", "demo-alone_1.0"]);
+    member
+        .node
+        .sh("dpkg-query -s demo-alone > /var/lib/dpkg/updates/0000; ! apt-get -q -y check");
+    member.want("demo-hello=1.1");
+    member.update_to("succeeded");
+    member.stands(&[
+        ("demo-hello", "1.1 installed"),
+        ("demo-alone", "1.0 installed"),
+    ]);
+    member.node.sh("apt-get -q -y check");
 }
 
 fn a_second_agent_is_refused(stage: &Stage) {

@@ -96,6 +96,7 @@ impl Packages {
             return self.repair(step).await;
         }
         let start = aptlog::length(&self.place);
+        self.enter_notes().await?;
         let output = self.run_transaction(step).await?;
         if output.succeeded() {
             return Ok(());
@@ -389,7 +390,10 @@ impl Module for Packages {
     }
 
     async fn is_untouched(&self, steps: &[Step]) -> Result<bool, Failure> {
-        if DpkgLock::is_held(&self.place).map_err(storage)? || !self.is_sound(steps).await? {
+        if DpkgLock::is_held(&self.place).map_err(storage)?
+            || repair::notes_are_left(&self.place)?
+            || !self.is_sound(steps).await?
+        {
             return Ok(false);
         }
         let installed = self.installed().await?;

@@ -3,14 +3,20 @@
 //! What helps was measured by replaying every write of an update: `dpkg --install` of the kept files, then
 //! `dpkg --configure -a`. apt comes last, when dpkg's database is sound again: before, it cannot tell what is there.
 
-use std::slice;
+use std::{fs, io, slice};
 
-use super::apt::failure;
+use super::apt::{failure, storage};
 use super::note::Baseline;
 use super::plan::enumerate;
 use super::{Deb, Packages, Step, aptlog, parse};
+use crate::durable::FileError;
 use crate::model::{Failure, FailureKind, tail};
+use crate::place::Place;
 use crate::runner::Output;
+
+/// Where dpkg notes each change of a package's state before it writes all of them anew. It reads them together with its
+/// database and enters them when it next changes something; apt refuses to work while there are any.
+const NOTES: &str = "/var/lib/dpkg/updates";
 
 /// Two rounds: a package that must be configured before another is unpacked is ready in the second.
 const ROUNDS: usize = 2;
@@ -30,6 +36,9 @@ impl Packages {
                 }
                 tracing::warn!("packages were left half done, finishing them from the kept files");
                 self.finish(step, &mut log).await?;
+            }
+            if notes_are_left(&self.place)? {
+                keep(&mut log, &self.tools.configure().await?);
             }
         }
         // What was wrong before is not known here, and does not matter: it is looked at again when all is done.
@@ -60,6 +69,17 @@ impl Packages {
         Err(aptlog::with_log(failed, &aptlog::since(&self.place, start)))
     }
 
+    /// Lets dpkg enter what an interrupted one noted, if there is any.
+    pub(super) async fn enter_notes(&self) -> Result<(), Failure> {
+        if !notes_are_left(&self.place)? {
+            return Ok(());
+        }
+        tracing::warn!("an interrupted dpkg left notes in {NOTES}, letting it enter them");
+        let _lock = self.lock(self.tools.limits().lock).await?;
+        // What it cannot configure is not what is asked for here, and is found later.
+        self.tools.configure().await.map(drop)
+    }
+
     /// One round of unpacking, configuring and removing. Only with dpkg's front-end lock held.
     async fn finish(&self, step: &Step, log: &mut String) -> Result<(), Failure> {
         let debs = step.debs();
@@ -87,8 +107,46 @@ impl Packages {
     }
 }
 
+/// Whether a dpkg was interrupted before it had written its database anew (dpkg's source, `lib/dpkg/dbmodify.c`: files
+/// whose names are numbers).
+pub(super) fn notes_are_left(place: &Place) -> Result<bool, Failure> {
+    let folder = place.inside(NOTES);
+    let look = || -> io::Result<bool> {
+        for entry in fs::read_dir(&folder)? {
+            let name = entry?.file_name();
+            let name = name.as_encoded_bytes();
+            if !name.is_empty() && name.iter().all(u8::is_ascii_digit) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    match look() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        looked => looked.map_err(|error| storage(FileError::while_doing("list", &folder)(error))),
+    }
+}
+
 fn keep(log: &mut String, output: &Output) {
     log.push_str(&parse::words(&output.words()));
     // Each part of the log may be long; only the end is ever told.
     *log = tail(log, Failure::MAX_LOG).to_owned();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_of_dpkg_have_numbers_for_names() {
+        let root = tempfile::tempdir().unwrap();
+        let place = Place::new(root.path(), None);
+        assert!(!notes_are_left(&place).unwrap());
+        let folder = place.inside(NOTES);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("tmp.i"), "").unwrap();
+        assert!(!notes_are_left(&place).unwrap());
+        fs::write(folder.join("0012"), "").unwrap();
+        assert!(notes_are_left(&place).unwrap());
+    }
 }
