@@ -107,23 +107,14 @@ impl Packages {
     }
 }
 
-/// Whether a dpkg was interrupted before it had written its database anew (dpkg's source, `lib/dpkg/dbmodify.c`: files
-/// whose names are numbers).
+/// Whether a dpkg was interrupted before it had written its database anew (dpkg's source, `lib/dpkg/dbmodify.c`: notes have
+/// numbers for names, and `tmp.i` is one that was being written). A dpkg that ended leaves nothing there.
 pub(super) fn notes_are_left(place: &Place) -> Result<bool, Failure> {
     let folder = place.inside(NOTES);
-    let look = || -> io::Result<bool> {
-        for entry in fs::read_dir(&folder)? {
-            let name = entry?.file_name();
-            let name = name.as_encoded_bytes();
-            if !name.is_empty() && name.iter().all(u8::is_ascii_digit) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    };
-    match look() {
+    match fs::read_dir(&folder) {
+        Ok(mut notes) => Ok(notes.next().is_some()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        looked => looked.map_err(|error| storage(FileError::while_doing("list", &folder)(error))),
+        Err(error) => Err(storage(FileError::while_doing("list", &folder)(error))),
     }
 }
 
@@ -138,15 +129,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_of_dpkg_have_numbers_for_names() {
-        let root = tempfile::tempdir().unwrap();
-        let place = Place::new(root.path(), None);
-        assert!(!notes_are_left(&place).unwrap());
-        let folder = place.inside(NOTES);
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("tmp.i"), "").unwrap();
-        assert!(!notes_are_left(&place).unwrap());
-        fs::write(folder.join("0012"), "").unwrap();
-        assert!(notes_are_left(&place).unwrap());
+    fn whatever_lies_among_the_notes_of_dpkg_was_left_by_an_interrupted_one() {
+        for name in ["tmp.i", "0012"] {
+            let root = tempfile::tempdir().unwrap();
+            let place = Place::new(root.path(), None);
+            assert!(!notes_are_left(&place).unwrap());
+            let folder = place.inside(NOTES);
+            fs::create_dir_all(&folder).unwrap();
+            assert!(!notes_are_left(&place).unwrap());
+            fs::write(folder.join(name), "").unwrap();
+            assert!(notes_are_left(&place).unwrap());
+        }
     }
 }
