@@ -18,6 +18,10 @@ const DISCARD: u64 = 4;
 const PARTS: (usize, usize) = (64 << 10, 512);
 /// A write up to this size is a small one.
 const SMALL: usize = 16 << 10;
+/// Before it lies the superblock of ext4, of 1,024 bytes with a checksum over them. The kernel writes it where it lies,
+/// outside of the journal, and a half of it is a file system that nobody mounts, whatever was going on: so it is on the
+/// disk or it is not.
+const SUPERBLOCK_ENDS: u64 = 4096;
 
 /// Something that was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +143,7 @@ impl Recording {
 
 impl Write {
     fn parts(&self) -> impl Iterator<Item = Part<'_>> {
-        let is_small = self.data.len() <= SMALL;
+        let is_small = self.data.len() <= SMALL && self.offset >= SUPERBLOCK_ENDS;
         let size = if is_small { PARTS.1 } else { PARTS.0 };
         let offsets = (self.offset..).step_by(size);
         let is_forced = self.is_forced;
@@ -225,17 +229,25 @@ mod tests {
 
     #[test]
     fn a_small_write_is_torn_at_each_sector_and_a_large_one_in_larger_parts() {
-        let recording = Recording::parse(&log(&[(0, 2, 0), (64, 160, 0)])).expect("a log");
+        let recording = Recording::parse(&log(&[(8, 2, 0), (64, 160, 0)])).expect("a log");
         let parts: Vec<_> = recording.parts(0).collect();
         let sizes: Vec<_> = parts.iter().map(|part| part.data.len()).collect();
         assert_eq!(sizes, [512, 512, 65_536, 16_384]);
-        assert_eq!(parts[1].offset, 512);
+        assert_eq!(parts[1].offset, 9 * 512);
         assert_eq!(parts[3].offset, 64 * 512 + 65_536);
     }
 
     #[test]
+    fn the_superblock_is_not_torn() {
+        let recording = Recording::parse(&log(&[(0, 8, 0), (2, 2, 0)])).expect("a log");
+        let parts: Vec<_> = recording.parts(0).collect();
+        let sizes: Vec<_> = parts.iter().map(|part| part.data.len()).collect();
+        assert_eq!(sizes, [4096, 1024]);
+    }
+
+    #[test]
     fn what_was_forced_is_never_lost_and_of_the_rest_some_is() {
-        let recording = Recording::parse(&log(&[(0, 32, 0), (40, 1, FORCED)])).expect("a log");
+        let recording = Recording::parse(&log(&[(8, 32, 0), (40, 1, FORCED)])).expect("a log");
         let mut chance = Chance::new(1, 0);
         let cuts: Vec<_> = (0..200).map(|_| recording.lossy_cut(&mut chance)).collect();
         let is_late = |cut: &&Cut| cut.survivors.last() == Some(&32);
