@@ -52,6 +52,8 @@ pub struct AssignmentList {
     pub total_elements: i32,
     /// Whether there are more behind this page.
     pub has_next: bool,
+    /// What to give as `pageToken` for the next page; empty behind the last.
+    pub next_page_token: String,
 }
 
 /// What to assign. To put it (PUT) replaces all of it and counts failures from now. A change (PATCH) counts only for the

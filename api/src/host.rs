@@ -175,6 +175,8 @@ pub struct HostList {
     pub total_elements: i32,
     /// Whether there are more behind this page.
     pub has_next: bool,
+    /// Asks for the next page; empty if there is none.
+    pub next_page_token: String,
 }
 
 /// A machine that will come.
@@ -201,7 +203,8 @@ pub struct HostRegister {
     pub auto_onboard: bool,
     /// Taken and not used: Evenkeel does no out-of-band management.
     pub enable_vpro: bool,
-    /// The size of the users' volume in GB. Taken and not used: Evenkeel does not install systems.
+    /// The size of the users' volume in GB. Kept and shown: Evenkeel does not install systems.
+    #[schema(maximum = 2_147_483_647)]
     pub user_lvm_size: u32,
 }
 
@@ -219,12 +222,18 @@ pub struct HostInput {
     /// For people; may be empty, not unique.
     #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
+    /// The machine's UUID; may be empty. It counts when the host is made, and is passed over later.
+    #[serde(skip_serializing_if = "is_usual")]
+    #[schema(
+        max_length = 36,
+        pattern = "^$|^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
+    )]
+    pub uuid: String,
     /// The site that it stands at; empty for none.
     #[schema(pattern = "^$|^site-[0-9a-f]{8}$")]
     pub site_id: String,
-    /// Its labels. They cannot be kept yet, so there can be none.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(max_items = 0)]
+    /// Its labels; no key twice.
+    #[schema(max_items = 100)]
     pub metadata: Vec<MetadataItem>,
     /// Power, wanted. Only `POWER_STATE_UNSPECIFIED`: it cannot be switched.
     #[serde(skip_serializing_if = "is_usual")]
@@ -282,7 +291,6 @@ impl Input for HostInput {
         "provider",
         "note",
         "serialNumber",
-        "uuid",
         "memoryBytes",
         "cpuModel",
         "cpuCapabilities",

@@ -4,8 +4,10 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::custom_config::CustomConfigResource;
 use crate::decision::EffectivePolicy;
 use crate::host::HostResource;
+use crate::local_account::LocalAccountResource;
 use crate::os::{OperatingSystemResource, SecurityFeature};
 use crate::policy::OsUpdatePolicy;
 use crate::status::StatusIndication;
@@ -70,7 +72,7 @@ pub struct InstanceResource {
     /// Configuration of its first start.
     #[serde(rename = "customConfigID")]
     pub custom_config_id: Vec<String>,
-    /// Configuration of its first start.
+    /// Configuration of its first start. Only the answer about one instance has it.
     pub custom_config: Vec<CustomConfigResource>,
     /// The clusters that it belongs to; always empty, never null.
     #[schema(value_type = Vec<Object>)]
@@ -133,39 +135,6 @@ pub struct InstanceCondition {
     pub since: DateTime<Utc>,
 }
 
-/// An account that may log in.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct LocalAccountResource {
-    /// Its id.
-    pub resource_id: String,
-    /// Repeats `resourceId`.
-    #[serde(rename = "localAccountID")]
-    pub local_account_id: String,
-    /// Unique in its project.
-    pub username: String,
-    /// With which key it logs in.
-    pub ssh_key: String,
-    /// When it was made and changed.
-    pub timestamps: Option<Timestamps>,
-}
-
-/// Configuration of a first start.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct CustomConfigResource {
-    /// Its id.
-    pub resource_id: String,
-    /// Unique in its project.
-    pub name: String,
-    /// For people.
-    pub description: String,
-    /// For cloud-init.
-    pub config: String,
-    /// When it was made and changed.
-    pub timestamps: Option<Timestamps>,
-}
-
 /// A page of instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -176,6 +145,8 @@ pub struct InstanceList {
     pub total_elements: i32,
     /// Whether there are more behind this page.
     pub has_next: bool,
+    /// Where the next page begins, for `pageToken`; empty if there is none.
+    pub next_page_token: String,
 }
 
 /// An instance to be made.
@@ -187,7 +158,7 @@ pub struct InstanceInput {
     pub kind: InstanceKind,
     /// For people; may be empty.
     #[serde(default)]
-    #[schema(max_length = 50)]
+    #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
     /// On which host.
     #[serde(rename = "hostID")]
@@ -197,13 +168,24 @@ pub struct InstanceInput {
     #[serde(rename = "osID")]
     #[schema(pattern = "^os-[0-9a-f]{8}$")]
     pub os_id: String,
+    /// The account that may log in.
+    #[serde(
+        rename = "localAccountID",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(pattern = "^$|^localaccount-[0-9a-f]{8}$")]
+    pub local_account_id: Option<String>,
+    /// Configuration of its first start.
+    #[serde(rename = "customConfigID", default)]
+    pub custom_config_id: Vec<String>,
     /// The policy to assign to it.
     #[serde(
         rename = "osUpdatePolicyID",
         default,
         skip_serializing_if = "Option::is_none"
     )]
-    #[schema(pattern = "^osupdatepolicy-[0-9a-f]{8}$")]
+    #[schema(pattern = "^$|^osupdatepolicy-[0-9a-f]{8}$")]
     pub os_update_policy_id: Option<String>,
     /// How it is protected.
     #[serde(default)]
@@ -214,62 +196,44 @@ impl Input for InstanceInput {
     const READ_ONLY: &[&str] = READ_ONLY;
 }
 
-/// What of an instance can be changed. What is not given stays as it is. Its `kind`, `hostID`, `osID`,
-/// `localAccountID`, `customConfigID` and `securityFeature` cannot be changed yet: they are accepted with the value that
-/// they have, and refused with another.
+/// What of an instance can be changed: `name`, `kind` and `osUpdatePolicyID`, and `osID` until its node has spoken. The
+/// others are chosen when it is made: they are accepted with the value that they have, and refused with another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct InstancePatch {
+    /// What it runs on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<InstanceKind>,
     /// For people.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 50)]
+    #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: Option<String>,
+    /// Its host.
+    #[serde(rename = "hostID", skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^host-[0-9a-f]{8}$")]
+    pub host_id: Option<String>,
+    /// Its operating system.
+    #[serde(rename = "osID", skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^os-[0-9a-f]{8}$")]
+    pub os_id: Option<String>,
+    /// The account that may log in.
+    #[serde(rename = "localAccountID", skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^$|^localaccount-[0-9a-f]{8}$")]
+    pub local_account_id: Option<String>,
+    /// Configuration of its first start.
+    #[serde(rename = "customConfigID", skip_serializing_if = "Option::is_none")]
+    pub custom_config_id: Option<Vec<String>>,
     /// The policy to assign to this very instance; empty takes the assignment away.
     #[serde(rename = "osUpdatePolicyID", skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^$|^osupdatepolicy-[0-9a-f]{8}$")]
     pub os_update_policy_id: Option<String>,
+    /// How it is protected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub security_feature: Option<SecurityFeature>,
 }
 
 impl Input for InstancePatch {
-    /// What cannot be changed once an instance is there is no part of a change, as what never can. The service compares
-    /// the last six with what is there.
-    const READ_ONLY: &[&str] = &[
-        "resourceId",
-        "instanceID",
-        "desiredState",
-        "currentState",
-        "host",
-        "os",
-        "localaccount",
-        "updatePolicy",
-        "customConfig",
-        "workloadMembers",
-        "instanceStatus",
-        "instanceStatusIndicator",
-        "instanceStatusTimestamp",
-        "instanceStatusDetail",
-        "provisioningStatus",
-        "provisioningStatusIndicator",
-        "provisioningStatusTimestamp",
-        "updateStatus",
-        "updateStatusIndicator",
-        "updateStatusTimestamp",
-        "trustedAttestationStatus",
-        "trustedAttestationStatusIndicator",
-        "trustedAttestationStatusTimestamp",
-        "existingCves",
-        "runtimePackages",
-        "osUpdateAvailable",
-        "timestamps",
-        "conditions",
-        "effectiveUpdatePolicy",
-        "kind",
-        "hostID",
-        "osID",
-        "localAccountID",
-        "customConfigID",
-        "securityFeature",
-    ];
+    const READ_ONLY: &[&str] = READ_ONLY;
 }
 
 const READ_ONLY: &[&str] = &[

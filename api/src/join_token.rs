@@ -44,6 +44,8 @@ pub struct JoinTokenList {
     pub total_elements: i32,
     /// Whether there are more behind this page.
     pub has_next: bool,
+    /// What to give as `pageToken` for the next page; empty behind the last.
+    pub next_page_token: String,
 }
 
 /// A join token to be made.
@@ -51,7 +53,7 @@ pub struct JoinTokenList {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct JoinTokenInput {
     /// For people; may be empty.
-    #[schema(max_length = 50)]
+    #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
     /// How long it is worth something, by the server's clock.
     #[schema(minimum = 1, maximum = 31_536_000)]

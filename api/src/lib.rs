@@ -6,19 +6,24 @@
 //!   objects that clients read without asking (see [`region`] and [`update_run`]).
 //! * **Questions have types of their own.** They know only what may be written. A key that an answer has and a question
 //!   has not is ignored ([`input::Input::READ_ONLY`]); any other unknown key is an error.
-//! * **Lists have an envelope** with a key of their own, `totalElements` and `hasNext`.
+//! * **Lists have an envelope** with a key of their own, `totalElements`, `hasNext` and `nextPageToken`.
 
 #[macro_use]
 mod wire_enum;
 
+pub mod absent;
 pub mod assignment;
+pub mod custom_config;
 pub mod decision;
 pub mod empty;
 pub mod hardware;
 pub mod host;
+pub mod host_summary;
 pub mod input;
 pub mod instance;
 pub mod join_token;
+pub mod local_account;
+pub mod location;
 pub mod number;
 pub mod orchestrator;
 pub mod order;

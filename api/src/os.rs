@@ -98,6 +98,8 @@ pub struct OperatingSystemList {
     pub total_elements: i32,
     /// Whether there are more behind this page.
     pub has_next: bool,
+    /// Where the next page begins, for `pageToken`; empty if there is none.
+    pub next_page_token: String,
 }
 
 /// An operating system to be added to the catalogue.
@@ -175,6 +177,49 @@ impl Input for OperatingSystemInput {
         "platformBundle",
         "existingCves",
         "fixedCves",
+        "timestamps",
+    ];
+}
+
+/// What of an operating system can be changed. What it is cannot: those keys are accepted, so that what was read can be
+/// written back, and ignored.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct OperatingSystemPatch {
+    /// The name that it has, or none; another one is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 128)]
+    pub name: Option<String>,
+    /// Such as `x86_64`.
+    #[schema(max_length = 20)]
+    pub architecture: String,
+    /// A JSON object as text.
+    #[schema(max_length = 500)]
+    pub metadata: String,
+}
+
+impl Input for OperatingSystemPatch {
+    const READ_ONLY: &[&str] = &[
+        "resourceId",
+        "osResourceID",
+        "imageUrl",
+        "imageId",
+        "sha256",
+        "profileName",
+        "profileVersion",
+        "description",
+        "installedPackages",
+        "installedPackagesUrl",
+        "securityFeature",
+        "osType",
+        "osProvider",
+        "platformBundle",
+        "tlsCaCert",
+        "existingCvesUrl",
+        "existingCves",
+        "fixedCvesUrl",
+        "fixedCves",
+        "repoUrl",
         "timestamps",
     ];
 }

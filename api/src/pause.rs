@@ -30,6 +30,8 @@ pub struct PauseList {
     pub total_elements: i32,
     /// Whether there are more behind this page.
     pub has_next: bool,
+    /// What to give as `pageToken` for the next page; empty behind the last.
+    pub next_page_token: String,
 }
 
 /// Why nothing new should start.

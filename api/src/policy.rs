@@ -129,6 +129,8 @@ pub struct OsUpdatePolicyList {
     pub total_elements: i32,
     /// Whether there are more behind this page.
     pub has_next: bool,
+    /// What to give as `pageToken` for the next page; empty behind the last.
+    pub next_page_token: String,
 }
 
 /// A policy to be made.
@@ -137,7 +139,7 @@ pub struct OsUpdatePolicyList {
 #[schema(as = OSUpdatePolicyInput)]
 pub struct OsUpdatePolicyInput {
     /// For people; not unique.
-    #[schema(min_length = 1, max_length = 50)]
+    #[schema(min_length = 1, max_length = 50, pattern = "^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
     /// For people.
     #[serde(default, skip_serializing_if = "String::is_empty")]

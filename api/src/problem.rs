@@ -25,9 +25,21 @@ pub struct Problem {
     /// The request: `urn:evenkeel:request:…`, as the log names it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub instance: String,
-    /// The field of the body or the parameter that is wrong.
+    /// The name of the field of the body or of the parameter that is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
+    /// The place in the body that is wrong, as RFC 6901 has it in an address: `#/packageRules/suites`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pointer: Option<String>,
+    /// The parameter that is wrong: one of the query, of the path or of the head.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parameter: Option<String>,
+    /// In a `filter` or `orderBy`: how many characters stand before what is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position: Option<usize>,
+    /// What was probably meant, or what to do instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
 }
 
 impl Problem {

@@ -53,6 +53,8 @@ pub struct RegionList {
     pub total_elements: i32,
     /// Whether there are more behind this page.
     pub has_next: bool,
+    /// Asks for the next page; empty if there is none.
+    pub next_page_token: String,
 }
 
 /// What a region should be. A change (PATCH) counts only for the fields that it names.

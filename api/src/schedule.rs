@@ -106,6 +106,8 @@ pub struct SingleScheduleList {
     pub total_elements: i32,
     /// Whether there are more behind this page.
     pub has_next: bool,
+    /// What to give as `pageToken` for the next page; empty behind the last.
+    pub next_page_token: String,
 }
 
 /// A page of repeated schedules.
@@ -118,6 +120,8 @@ pub struct RepeatedScheduleList {
     pub total_elements: i32,
     /// Whether there are more behind this page.
     pub has_next: bool,
+    /// What to give as `pageToken` for the next page; empty behind the last.
+    pub next_page_token: String,
 }
 
 /// A page of schedules of both kinds: `pageSize` and `offset` count for each kind by itself.
@@ -132,6 +136,8 @@ pub struct ScheduleList {
     pub total_elements: i32,
     /// Whether there are more of either kind behind this page.
     pub has_next: bool,
+    /// What to give as `pageToken` for the next page; empty behind the last.
+    pub next_page_token: String,
 }
 
 /// What a single schedule should be. A change (PATCH) counts only for the fields that it names.
@@ -140,7 +146,7 @@ pub struct ScheduleList {
 pub struct SingleScheduleInput {
     /// For people; may be empty.
     #[serde(default)]
-    #[schema(max_length = 50)]
+    #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
     /// What it is for.
     pub schedule_status: ScheduleStatus,
@@ -185,7 +191,7 @@ impl Input for SingleScheduleInput {
 pub struct RepeatedScheduleInput {
     /// For people; may be empty.
     #[serde(default)]
-    #[schema(max_length = 50)]
+    #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
     /// What it is for.
     pub schedule_status: ScheduleStatus,

@@ -18,7 +18,11 @@ wire_enum! {
 #[serde(deny_unknown_fields)]
 pub struct MetadataItem {
     /// Its name, perhaps with a `prefix/`.
+    #[schema(
+        pattern = "^([a-z.]{1,253}/([a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?)?|[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?)$"
+    )]
     pub key: String,
     /// Its value.
+    #[schema(pattern = "^([a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?)?$")]
     pub value: String,
 }

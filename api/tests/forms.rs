@@ -5,7 +5,7 @@ use evenkeel_api::host::{HostInput, HostRegister, HostResource};
 use evenkeel_api::instance::{InstancePatch, InstanceResource};
 use evenkeel_api::orchestrator::OrchestratorInfo;
 use evenkeel_api::order::{OrderInput, OrderKind, OrderResource};
-use evenkeel_api::os::OperatingSystemInput;
+use evenkeel_api::os::{OperatingSystemInput, OperatingSystemPatch, OperatingSystemResource};
 use evenkeel_api::pause::{PauseInput, PauseResource};
 use evenkeel_api::policy::{OsUpdatePolicy, OsUpdatePolicyInput, UpdatePolicyKind};
 use evenkeel_api::region::{RegionInput, RegionResource};
@@ -75,6 +75,7 @@ fn what_is_read_can_be_written_back() {
     written_back::<SiteInput>(&SiteResource::default());
     written_back::<HostInput>(&HostResource::default());
     written_back::<InstancePatch>(&InstanceResource::default());
+    written_back::<OperatingSystemPatch>(&OperatingSystemResource::default());
     written_back::<OsUpdatePolicyInput>(&OsUpdatePolicy::default());
     written_back::<AssignmentInput>(&AssignmentResource::default());
     written_back::<PauseInput>(&PauseResource::default());

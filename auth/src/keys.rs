@@ -15,8 +15,7 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse};
-use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, EncodingKey};
+use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind, EncodingKey};
 use rcgen::{KeyPair, PKCS_ED25519, PublicKeyData, SubjectPublicKeyInfo};
 use sha2::{Digest, Sha256};
 
@@ -27,6 +26,8 @@ use crate::file::{self, FileError};
 pub(crate) struct VerificationKey {
     pub(crate) id: Option<String>,
     pub(crate) key: DecodingKey,
+    /// What it signs by; a signature by anything else does not count.
+    pub(crate) algorithms: Vec<Algorithm>,
 }
 
 impl std::fmt::Debug for VerificationKey {
@@ -36,18 +37,22 @@ impl std::fmt::Debug for VerificationKey {
 }
 
 impl VerificationKey {
-    /// Whether a signature by this algorithm can be of this key. Only those that are named here count.
+    /// Whether a signature by this algorithm can be of this key.
     pub(crate) fn signs_by(&self, algorithm: Algorithm) -> bool {
-        use Algorithm as A;
-        match algorithm {
-            A::EdDSA => self.key.family() == AlgorithmFamily::Ed,
-            A::ES256 | A::ES384 => self.key.family() == AlgorithmFamily::Ec,
-            A::RS256 | A::RS384 | A::RS512 | A::PS256 | A::PS384 | A::PS512 => {
-                self.key.family() == AlgorithmFamily::Rsa
+        self.algorithms.contains(&algorithm)
+    }
+
+    /// Whether this is the same key under the same name.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        use DecodingKeyKind as K;
+        let same = match (self.key.kind(), other.key.kind()) {
+            (K::SecretOrDer(one), K::SecretOrDer(another)) => one == another,
+            (K::RsaModulusExponent { n, e }, K::RsaModulusExponent { n: m, e: f }) => {
+                n == m && e == f
             }
-            // Shared secrets, and whatever may come.
             _ => false,
-        }
+        };
+        same && self.id == other.id
     }
 }
 
@@ -136,6 +141,7 @@ impl Keys {
         let key = |(id, public): &(String, Vec<u8>)| VerificationKey {
             id: Some(id.clone()),
             key: DecodingKey::from_ed_der(public),
+            algorithms: vec![Algorithm::EdDSA],
         };
         self.public.iter().map(key).collect()
     }
@@ -162,55 +168,6 @@ fn thumbprint(public: &[u8]) -> String {
     let x = URL_SAFE_NO_PAD.encode(public);
     let members = format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#);
     URL_SAFE_NO_PAD.encode(Sha256::digest(members))
-}
-
-/// Somebody else whose tokens count, such as the identity provider of the organisation.
-#[derive(Clone, Debug)]
-pub struct OutsideIssuer {
-    pub(crate) issuer: String,
-    pub(crate) audience: Option<String>,
-    pub(crate) keys: Vec<VerificationKey>,
-}
-
-impl OutsideIssuer {
-    /// Reads the issuer's key set from a file. Without an audience, tokens for any audience count.
-    pub fn open(issuer: &str, audience: Option<&str>, jwks: &Path) -> Result<Self, FileError> {
-        let text = fs::read_to_string(jwks).map_err(FileError::io("read", jwks))?;
-        Self::parse(issuer, audience, &text).map_err(|why| FileError::content(jwks, why))
-    }
-
-    fn parse(issuer: &str, audience: Option<&str>, jwks: &str) -> Result<Self, String> {
-        let set: JwkSet = serde_json::from_str(jwks).map_err(|error| error.to_string())?;
-        let keys: Vec<_> = set.keys.iter().filter_map(outside_key).collect();
-        if keys.is_empty() {
-            return Err("there is no RSA, EC or Ed25519 key in this key set".to_owned());
-        }
-        Ok(Self {
-            issuer: issuer.to_owned(),
-            audience: audience.map(str::to_owned),
-            keys,
-        })
-    }
-}
-
-/// A key set may hold keys for other uses; shared secrets are never taken from one.
-fn outside_key(jwk: &Jwk) -> Option<VerificationKey> {
-    let usable = match &jwk.algorithm {
-        AlgorithmParameters::RSA(_) | AlgorithmParameters::EllipticCurve(_) => true,
-        AlgorithmParameters::OctetKeyPair(pair) => {
-            let x = URL_SAFE_NO_PAD.decode(&pair.x);
-            pair.curve == EllipticCurve::Ed25519 && x.is_ok_and(|x| x.len() == 32)
-        }
-        _ => false,
-    };
-    let encrypts = jwk.common.public_key_use == Some(PublicKeyUse::Encryption);
-    if !usable || encrypts {
-        return None;
-    }
-    Some(VerificationKey {
-        id: jwk.common.key_id.clone(),
-        key: DecodingKey::from_jwk(jwk).ok()?,
-    })
 }
 
 #[cfg(test)]
@@ -288,13 +245,5 @@ mod tests {
             error.contains("other.pem is not usable: this is no Ed25519 key"),
             "{error}"
         );
-    }
-
-    #[test]
-    fn shared_secrets_are_not_taken_from_a_key_set() {
-        let secret = r#"{"keys":[{"kty":"oct","k":"c2VjcmV0","kid":"1","alg":"HS256"}]}"#;
-        let error = OutsideIssuer::parse("them", None, secret).unwrap_err();
-        assert!(error.contains("no RSA, EC or Ed25519 key"), "{error}");
-        assert!(OutsideIssuer::parse("them", None, "{").is_err());
     }
 }

@@ -4,6 +4,7 @@
 //! part is full, what has expired goes first, then any one.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use chrono::{DateTime, Utc};
@@ -19,6 +20,8 @@ const PARTS: usize = 16;
 pub(crate) struct Remembered {
     parts: [Mutex<HashMap<Digest, Arc<Caller>>>; PARTS],
     room: usize,
+    /// How often all were forgotten.
+    era: AtomicU64,
 }
 
 impl Remembered {
@@ -26,6 +29,7 @@ impl Remembered {
         Self {
             parts: std::array::from_fn(|_| Mutex::default()),
             room: capacity.div_ceil(PARTS),
+            era: AtomicU64::new(0),
         }
     }
 
@@ -49,7 +53,21 @@ impl Remembered {
         part.remove(digest);
     }
 
-    pub(crate) fn put(&self, digest: Digest, caller: Arc<Caller>, now: DateTime<Utc>) {
+    /// Changes when all are forgotten. Whoever verifies a token asks before it looks at the keys.
+    pub(crate) fn era(&self) -> u64 {
+        self.era.load(Ordering::SeqCst)
+    }
+
+    /// Forgets all of them, and those that are being verified now.
+    pub(crate) fn clear(&self) {
+        self.era.fetch_add(1, Ordering::SeqCst);
+        for part in &self.parts {
+            part.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+    }
+
+    /// Remembers what was verified in an era, unless that is over.
+    pub(crate) fn put(&self, digest: Digest, caller: Arc<Caller>, era: u64, now: DateTime<Utc>) {
         if self.room == 0 {
             return;
         }
@@ -57,6 +75,9 @@ impl Remembered {
             .part(&digest)
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
+        if self.era() != era {
+            return;
+        }
         if part.len() >= self.room {
             part.retain(|_, caller| caller.expires_at > now);
         }
@@ -103,7 +124,7 @@ mod tests {
     fn no_more_is_remembered_than_there_is_room_for() {
         let remembered = Remembered::new(160);
         for n in 0..2000 {
-            remembered.put(digest(n), caller(1), NOON);
+            remembered.put(digest(n), caller(1), 0, NOON);
             assert_eq!(
                 remembered.get(&digest(n)),
                 Some(caller(1)),
@@ -117,9 +138,9 @@ mod tests {
     fn what_has_expired_makes_room_first() {
         let remembered = Remembered::new(2 * PARTS);
         let same_part = |n: u16| digest(n * u16::try_from(PARTS).unwrap());
-        remembered.put(same_part(1), caller(1), NOON);
-        remembered.put(same_part(2), caller(9), NOON);
-        remembered.put(same_part(3), caller(9), NOON + TimeDelta::hours(2));
+        remembered.put(same_part(1), caller(1), 0, NOON);
+        remembered.put(same_part(2), caller(9), 0, NOON);
+        remembered.put(same_part(3), caller(9), 0, NOON + TimeDelta::hours(2));
         assert_eq!(remembered.get(&same_part(1)), None);
         assert!(remembered.get(&same_part(2)).is_some());
         assert!(remembered.get(&same_part(3)).is_some());
@@ -128,7 +149,20 @@ mod tests {
     #[test]
     fn with_no_room_nothing_is_remembered() {
         let remembered = Remembered::new(0);
-        remembered.put(digest(1), caller(1), NOON);
+        remembered.put(digest(1), caller(1), 0, NOON);
         assert_eq!(remembered.get(&digest(1)), None);
+    }
+
+    #[test]
+    fn what_was_verified_before_all_was_forgotten_is_not_remembered() {
+        let remembered = Remembered::new(160);
+        let era = remembered.era();
+        remembered.put(digest(1), caller(1), era, NOON);
+        remembered.clear();
+        assert_eq!(remembered.get(&digest(1)), None);
+        remembered.put(digest(1), caller(1), era, NOON);
+        assert_eq!(remembered.get(&digest(1)), None);
+        remembered.put(digest(1), caller(1), remembered.era(), NOON);
+        assert!(remembered.get(&digest(1)).is_some());
     }
 }

@@ -54,6 +54,8 @@ pub async fn seed(
                 kind: InstanceKind::Metal,
                 security_feature: SecurityFeature::None,
                 policy: None,
+                local_account: None,
+                custom_configs: Vec::new(),
             };
             let instance = instances::create(&tx, &new, now).await?;
             let scope = Scope::Instance(instance.id);

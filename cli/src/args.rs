@@ -6,11 +6,13 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    assignment::AssignmentCommand, completion::Completion, context::ContextCommand,
-    explain::Explain, host::HostCommand, instance::InstanceCommand, join_token::JoinTokenCommand,
-    login::Login, os::OsCommand, pause::Pause, pause::Resume, policy::PolicyCommand,
-    project::ProjectCommand, region::RegionCommand, run::RunCommand, schedule::ScheduleCommand,
-    site::SiteCommand, update::UpdateCommand,
+    account::AccountCommand, assignment::AssignmentCommand, completion::Completion,
+    context::ContextCommand, custom_config::CustomConfigCommand, explain::Explain,
+    host::HostCommand, instance::InstanceCommand, join_token::JoinTokenCommand,
+    location::LocationCommand, login::Login, os::OsCommand, pause::Pause, pause::Resume,
+    policy::PolicyCommand, project::ProjectCommand, provider::ProviderCommand,
+    region::RegionCommand, run::RunCommand, schedule::ScheduleCommand, site::SiteCommand,
+    update::UpdateCommand,
 };
 use crate::time::duration;
 
@@ -103,6 +105,9 @@ pub enum Command {
     /// Sites: places that hold hosts.
     #[command(subcommand)]
     Site(SiteCommand),
+    /// Locations: regions and sites by a part of their names.
+    #[command(subcommand)]
+    Location(LocationCommand),
     /// Hosts: the machines of the fleet.
     #[command(subcommand)]
     Host(HostCommand),
@@ -112,6 +117,15 @@ pub enum Command {
     /// The catalogue of operating systems.
     #[command(subcommand)]
     Os(OsCommand),
+    /// Providers: who brings machines.
+    #[command(subcommand)]
+    Provider(ProviderCommand),
+    /// Custom configurations: what cloud-init does at the first start of an instance.
+    #[command(subcommand)]
+    CustomConfig(CustomConfigCommand),
+    /// Local accounts: who may log in to instances, with which key.
+    #[command(subcommand)]
+    Account(AccountCommand),
     /// Update policies: what should run.
     #[command(subcommand)]
     Policy(PolicyCommand),

@@ -1,6 +1,7 @@
 //! Asks the server.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
@@ -12,6 +13,9 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use crate::Failure;
+use crate::contexts::Contexts;
+use crate::failure::Detail;
+use crate::login::{Fresh, Login};
 
 /// Where and as whom to ask.
 #[derive(Clone, Debug)]
@@ -22,10 +26,37 @@ pub struct Target {
     pub project: String,
     /// With what to log in.
     pub token: Option<Secret>,
+    /// How to get the next token when that one is over.
+    pub renewal: Option<Renewal>,
     /// The only authority that may vouch for the server, as a PEM file.
-    pub ca: Option<std::path::PathBuf>,
+    pub ca: Option<PathBuf>,
     /// How long to ask again when nobody answers.
     pub retry_for: Duration,
+}
+
+/// A login that can be renewed, and the context that keeps it.
+#[derive(Clone, Debug)]
+pub struct Renewal {
+    /// The login.
+    pub login: Login,
+    /// The file of the contexts.
+    pub contexts: PathBuf,
+    /// The name of the context.
+    pub context: String,
+}
+
+impl Renewal {
+    /// Keeps what the identity provider gave for the next command.
+    fn keep(&self, fresh: &Fresh) -> Result<(), Failure> {
+        let mut contexts = Contexts::load(&self.contexts)?;
+        let mut all = contexts.contexts.iter_mut();
+        if let Some(context) = all.find(|context| context.name == self.context) {
+            context.token = Some(fresh.token.clone());
+            context.login.clone_from(&fresh.login);
+            contexts.save(&self.contexts)?;
+        }
+        Ok(())
+    }
 }
 
 /// Asks the server.
@@ -34,28 +65,28 @@ pub struct Client {
     http: reqwest::Client,
     base: Url,
     target: Target,
+    session: Mutex<Session>,
+}
+
+/// With what the server is asked now.
+#[derive(Debug)]
+struct Session {
+    token: Option<Secret>,
+    renewal: Option<Renewal>,
 }
 
 impl Client {
-    pub fn new(target: Target) -> Result<Self, Failure> {
+    pub fn new(mut target: Target) -> Result<Self, Failure> {
         let base = parse_server(&target.server)?;
-        // An error means that the program has chosen one already, which is as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut builder = reqwest::Client::builder()
-            .user_agent(concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(Duration::from_secs(5))
-            .timeout(Duration::from_secs(30))
-            .redirect(reqwest::redirect::Policy::none());
-        if is_loopback(&base) {
-            builder = builder.no_proxy();
-        }
-        if let Some(path) = &target.ca {
-            builder = builder.tls_certs_only(read_ca(path)?);
-        }
+        let session = Session {
+            token: target.token.take(),
+            renewal: target.renewal.take(),
+        };
         Ok(Self {
-            http: builder.build().map_err(Failure::Setup)?,
+            http: connection(&base, target.ca.as_deref())?,
             base,
             target,
+            session: Mutex::new(session),
         })
     }
 
@@ -69,15 +100,16 @@ impl Client {
         self.get_url(self.in_project(path)?).await
     }
 
-    /// Reads something of the project as a parameter says, such as `filter`.
+    /// Reads something of the project as parameters say, such as `filter`.
     pub async fn get_with<T: DeserializeOwned>(
         &self,
         path: &str,
-        name: &str,
-        value: &str,
+        params: &[(&'static str, String)],
     ) -> Result<T, Failure> {
         let mut url = self.in_project(path)?;
-        url.query_pairs_mut().append_pair(name, value);
+        if !params.is_empty() {
+            url.query_pairs_mut().extend_pairs(params);
+        }
         self.get_url(url).await
     }
 
@@ -127,7 +159,19 @@ impl Client {
 
     /// Does something to a thing of the project.
     pub async fn put(&self, path: &str) -> Result<(), Failure> {
-        let url = self.in_project(path)?;
+        self.put_with(path, &[]).await
+    }
+
+    /// Does something to a thing of the project as parameters say.
+    pub async fn put_with(
+        &self,
+        path: &str,
+        params: &[(&'static str, String)],
+    ) -> Result<(), Failure> {
+        let mut url = self.in_project(path)?;
+        if !params.is_empty() {
+            url.query_pairs_mut().extend_pairs(params);
+        }
         self.send::<serde_json::Value>(Method::PUT, url, None::<&()>)
             .await
             .map(drop)
@@ -141,9 +185,16 @@ impl Client {
             .map(drop)
     }
 
-    /// Deletes something that belongs to no project.
-    pub async fn delete_global(&self, path: &[&str]) -> Result<(), Failure> {
-        let url = self.url(path)?;
+    /// Deletes something that belongs to no project, as parameters say.
+    pub async fn delete_global(
+        &self,
+        path: &[&str],
+        params: &[(&'static str, &str)],
+    ) -> Result<(), Failure> {
+        let mut url = self.url(path)?;
+        if !params.is_empty() {
+            url.query_pairs_mut().extend_pairs(params);
+        }
         self.send::<serde_json::Value>(Method::DELETE, url, None::<&()>)
             .await
             .map(drop)
@@ -187,7 +238,24 @@ impl Client {
         }
     }
 
+    /// Sends a request. If the token is over and there is a way to a new one, it is sent again with that: a request that
+    /// was not authorised has done nothing.
     async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        url: Url,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, Failure> {
+        let answer = self.send_once(method.clone(), url.clone(), body).await;
+        let is_over = matches!(answer, Err(Failure::Refused { status: 401, .. }));
+        // Rarely done, so it need not make every other request larger.
+        if is_over && Box::pin(self.renew()).await? {
+            return self.send_once(method, url, body).await;
+        }
+        answer
+    }
+
+    async fn send_once<T: DeserializeOwned>(
         &self,
         method: Method,
         url: Url,
@@ -207,18 +275,47 @@ impl Client {
         let bytes = response.bytes().await.map_err(unreachable)?;
         if (200..300).contains(&status) {
             let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-            return serde_json::from_slice(bytes).map_err(|source| Failure::Unreadable {
-                server: self.target.server.clone(),
-                source,
-            });
+            return serde_json::from_slice(bytes).map_err(|source| self.unreadable(source));
         }
         Err(self.refused(status, &bytes))
     }
 
+    /// Gets the next token, if there is a way to it. Returns whether there is a new one now.
+    async fn renew(&self) -> Result<bool, Failure> {
+        let Some(renewal) = self.session().renewal.clone() else {
+            return Ok(false);
+        };
+        let fresh = match renewal.login.renew(&self.http).await {
+            Ok(fresh) => fresh,
+            // Then the person has to log in again, as what the server said tells.
+            Err(Failure::Usage { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        renewal.keep(&fresh)?;
+        let login = fresh.login;
+        *self.session() = Session {
+            token: Some(fresh.token),
+            renewal: login.map(|login| Renewal { login, ..renewal }),
+        };
+        Ok(true)
+    }
+
+    fn session(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn authorised(&self, request: RequestBuilder) -> RequestBuilder {
-        match &self.target.token {
+        match &self.session().token {
             Some(token) => request.bearer_auth(token.reveal()),
             None => request,
+        }
+    }
+
+    /// Says that an answer cannot be read.
+    pub fn unreadable(&self, source: serde_json::Error) -> Failure {
+        Failure::Unreadable {
+            server: self.target.server.clone(),
+            source,
         }
     }
 
@@ -231,14 +328,38 @@ impl Client {
         } else {
             problem.message
         };
+        let detail = Detail {
+            position: problem.position,
+            hint: problem.hint,
+        };
+        let is_known = detail.position.is_some() || detail.hint.is_some();
         Failure::Refused {
             status,
             code: problem.code,
             message,
             field: problem.field,
+            detail: is_known.then(|| Box::new(detail)),
             server: self.target.server.clone(),
         }
     }
+}
+
+/// Sets up the connection to an address.
+pub fn connection(base: &Url, ca: Option<&Path>) -> Result<reqwest::Client, Failure> {
+    // An error means that the program has chosen one already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut builder = reqwest::Client::builder()
+        .user_agent(concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(Duration::from_secs(5))
+        .timeout(Duration::from_secs(30))
+        .redirect(reqwest::redirect::Policy::none());
+    if is_loopback(base) {
+        builder = builder.no_proxy();
+    }
+    if let Some(path) = ca {
+        builder = builder.tls_certs_only(read_ca(path)?);
+    }
+    builder.build().map_err(Failure::Setup)
 }
 
 fn bad_server(text: &str) -> Failure {

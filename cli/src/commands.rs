@@ -1,18 +1,22 @@
 //! One file per noun of the command line.
 
+pub mod account;
 pub mod assignment;
 pub mod completion;
 pub mod context;
+pub mod custom_config;
 pub mod explain;
 pub mod host;
 pub mod instance;
 pub mod join_token;
+pub mod location;
 pub mod login;
 mod names;
 pub mod os;
 pub mod pause;
 pub mod policy;
 pub mod project;
+pub mod provider;
 pub mod region;
 pub mod run;
 pub mod schedule;
@@ -25,7 +29,7 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use crate::args::{Cli, Command, Globals};
-use crate::client::{Client, Target};
+use crate::client::{Client, Renewal, Target};
 use crate::contexts::Contexts;
 use crate::view::Printer;
 use crate::{Ending, Failure, World};
@@ -47,7 +51,7 @@ impl Cli {
             Command::Login(login) => login.run(globals, world).await?,
             Command::Completion(completion) => completion.run(world)?,
             Command::Version => writeln!(world.out, "evenkeel {}", env!("CARGO_PKG_VERSION"))?,
-            other => return ask(other, globals, world).await,
+            other => return Box::pin(ask(other, globals, world)).await,
         }
         Ok(Ending::Done)
     }
@@ -74,6 +78,10 @@ async fn ask(
         Command::Pause(pause) => pause.run(&client, printer).await?,
         Command::Resume(resume) => resume.run(&client, printer).await?,
         Command::Schedule(command) => command.run(&client, printer, now).await?,
+        Command::Provider(command) => command.run(&client, printer).await?,
+        Command::CustomConfig(command) => command.run(&client, printer).await?,
+        Command::Account(command) => command.run(&client, printer).await?,
+        Command::Location(command) => command.run(&client, printer).await?,
         Command::JoinToken(command) => command.run(&client, printer).await?,
         Command::Run(command) => return command.run(&client, printer).await,
         Command::Update(command) => command.run(&client, printer).await?,
@@ -92,6 +100,14 @@ fn target(globals: &Globals, world: &World<'_>) -> Result<Target, Failure> {
     let server = globals.server.as_deref();
     // A token is for the server that it was stored for, and for no other.
     let same = context.filter(|context| server.is_none_or(|server| server == context.server));
+    let renewal = same.and_then(|context| {
+        Some(Renewal {
+            login: context.login.clone()?,
+            contexts: world.environment.contexts.clone(),
+            context: context.name.clone(),
+        })
+    });
+    let given = world.environment.token.clone();
     Ok(Target {
         server: server
             .or(context.map(|context| context.server.as_str()))
@@ -102,11 +118,9 @@ fn target(globals: &Globals, world: &World<'_>) -> Result<Target, Failure> {
             .clone()
             .or_else(|| context.and_then(|context| context.project.clone()))
             .unwrap_or_else(|| DEFAULT_PROJECT.to_owned()),
-        token: world
-            .environment
-            .token
-            .clone()
-            .or_else(|| same.and_then(|context| context.token.clone())),
+        // A token that was given is not renewed.
+        renewal: renewal.filter(|_| given.is_none()),
+        token: given.or_else(|| same.and_then(|context| context.token.clone())),
         ca: globals
             .ca
             .clone()

@@ -9,6 +9,7 @@ use evenkeel_kit::Secret;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::Failure;
+use crate::login::Login;
 
 /// All contexts.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -41,6 +42,9 @@ pub struct Context {
         serialize_with = "reveal"
     )]
     pub token: Option<Secret>,
+    /// How the token was got, if somebody logged in by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub login: Option<Login>,
 }
 
 #[expect(clippy::ref_option, reason = "serde gives the field by reference")]
@@ -179,6 +183,12 @@ mod tests {
             project: None,
             ca: None,
             token: Some(Secret::new("abc")),
+            login: Some(Login {
+                username: "alice".to_owned(),
+                realm: "http://127.0.0.1:8080/realms/master".to_owned(),
+                client: "system-client".to_owned(),
+                refresh_token: Secret::new("def"),
+            }),
         }
     }
 
@@ -198,6 +208,9 @@ mod tests {
         assert_eq!(back.current.as_deref(), Some("first"));
         let token = back.contexts[1].token.as_ref().expect("the token");
         assert_eq!(token.reveal(), "abc");
+        let login = back.contexts[1].login.as_ref().expect("the login");
+        assert_eq!(login.refresh_token.reveal(), "def");
+        assert!(!format!("{back:?}").contains("def"), "{back:?}");
     }
 
     #[test]

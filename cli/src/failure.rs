@@ -32,10 +32,24 @@ pub enum Failure {
         code: String,
         /// The server's words.
         message: String,
-        /// The field that the server names.
+        /// The field or parameter that the server names.
         field: Option<String>,
+        /// What else the server says of it.
+        detail: Option<Box<Detail>>,
         /// Where it was asked.
         server: String,
+    },
+    /// A text that a person gave cannot be understood by the server.
+    #[error("{option}: {why}\n{place}")]
+    Misread {
+        /// The option that the text was given with.
+        option: &'static str,
+        /// Why it cannot be understood.
+        why: String,
+        /// The text, and below it a caret where that begins.
+        place: String,
+        /// What would be understood.
+        hint: Option<String>,
     },
     /// The answer cannot be read.
     #[error("the server at {server} sent an answer that cannot be read; is it an Evenkeel server?")]
@@ -85,6 +99,15 @@ pub enum Failure {
     Form(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
+/// What a server says of a field or parameter that it does not take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Detail {
+    /// Where in its text the trouble begins, in letters from 0.
+    pub position: Option<usize>,
+    /// What would do.
+    pub hint: Option<String>,
+}
+
 impl Failure {
     /// What was asked for makes no sense.
     pub fn usage(what: impl Into<String>) -> Self {
@@ -131,12 +154,17 @@ impl Failure {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Usage { hint, .. } => hint.clone(),
+            Self::Misread { hint: Some(hint), .. } => Some(hint.clone()),
+            Self::Misread { option: "--filter", .. } => Some(
+                "a condition looks like `name = \"edge\"`; join conditions with AND, OR, NOT and parentheses".to_owned(),
+            ),
+            Self::Misread { .. } => Some("give fields such as `name` or `name desc, resourceId`".to_owned()),
             Self::Unreachable { .. } => Some(
                 "is the server running, and is the address right? `evenkeel context show` prints it, `--server URL` overrides it"
                     .to_owned(),
             ),
             Self::Refused { status: 401, .. } => Some(
-                "log in again: `evenkeel login --token-file FILE`; on the server, `evenkeeld token operator` makes a token"
+                "log in again: `evenkeel login --username NAME`, or with a token: `evenkeel login --token-file FILE`; on the server, `evenkeeld token operator` makes one"
                     .to_owned(),
             ),
             Self::Refused { status: 403, .. } => Some(
@@ -153,6 +181,7 @@ impl Failure {
             Self::Partly { .. } => Some(
                 "the answer says why, node by node; name those again once that is mended".to_owned(),
             ),
+            Self::Refused { detail: Some(detail), .. } if detail.hint.is_some() => detail.hint.clone(),
             Self::Refused { field: Some(field), .. } => Some(format!("look at `{field}`")),
             _ => None,
         }

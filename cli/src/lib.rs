@@ -8,9 +8,14 @@ mod client;
 mod commands;
 pub mod contexts;
 mod degrees;
+mod excerpt;
 pub mod failure;
+mod labels;
+pub mod login;
+mod pages;
 mod resource;
 mod time;
+mod tree;
 mod view;
 
 use std::io::{Read, Write};
@@ -20,6 +25,7 @@ use std::process::ExitCode;
 use evenkeel_kit::{Clock, Secret};
 
 pub use failure::Failure;
+pub use view::harmless;
 
 /// What a command sees of the world.
 pub struct World<'a> {
@@ -29,6 +35,8 @@ pub struct World<'a> {
     pub notes: &'a mut dyn Write,
     /// Where a token or the answer to a question may come from.
     pub input: &'a mut dyn Read,
+    /// Keeps what is typed from being seen, or shows it again.
+    pub hide: fn(bool),
     /// The clock.
     pub clock: &'a dyn Clock,
     /// What the environment says.
@@ -54,7 +62,7 @@ pub struct Environment {
     pub terminal: bool,
     /// Whether that person wants colours.
     pub colour: bool,
-    /// Whether somebody is there to answer a question.
+    /// Whether somebody is there to answer a question, and sees how far a command is.
     pub interactive: bool,
 }
 

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use evenkeel_cli::args::Cli;
-use evenkeel_cli::{Environment, Failure, World};
+use evenkeel_cli::{Environment, Failure, World, harmless};
 use evenkeel_kit::{Secret, SystemClock, chain};
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -28,6 +29,7 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
             out: &mut out,
             notes: &mut io::stderr(),
             input: &mut io::stdin(),
+            hide,
             clock: &SystemClock,
             environment: environment(),
         })
@@ -58,6 +60,19 @@ fn environment() -> Environment {
     }
 }
 
+/// Keeps what is typed from being seen, or shows it again. Meanwhile Ctrl-C is a letter like others: nothing must end this
+/// process before the letters are shown again.
+fn hide(is_hidden: bool) {
+    let input = io::stdin();
+    let Ok(mut modes) = tcgetattr(&input) else {
+        return;
+    };
+    let shown = LocalModes::ECHO | LocalModes::ISIG;
+    modes.local_modes.set(shown, !is_hidden);
+    // A terminal that does not obey shows what is typed; there is nothing else to be done.
+    let _ = tcsetattr(&input, OptionalActions::Flush, &modes);
+}
+
 /// Says what went wrong and what to do about it.
 fn explain(failure: &Failure) -> ExitCode {
     if failure.is_broken_pipe() {
@@ -65,9 +80,10 @@ fn explain(failure: &Failure) -> ExitCode {
     }
     let mut notes = io::stderr();
     // If even this cannot be written, there is nobody to tell.
-    let _ = writeln!(notes, "error: {}", chain(failure));
+    let said = harmless(&chain(failure).to_string());
+    let _ = writeln!(notes, "error: {said}");
     if let Some(hint) = failure.hint() {
-        let _ = writeln!(notes, "hint: {hint}");
+        let _ = writeln!(notes, "hint: {}", harmless(&hint));
     }
     ExitCode::FAILURE
 }

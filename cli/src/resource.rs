@@ -5,6 +5,7 @@ use serde::de::DeserializeOwned;
 
 use crate::Failure;
 use crate::client::Client;
+use crate::pages::{self, Filter, Query, exactly};
 use crate::view::{Cell, Page};
 
 /// A thing of a project.
@@ -19,12 +20,14 @@ pub trait Resource: Serialize + DeserializeOwned {
     const PREFIX: &'static str;
     /// Where they are listed.
     const PATH: &'static str;
+    /// Under which names the answer lists them.
+    const KEYS: &'static [&'static str];
+    /// The field with its name, as filters have it; none if their list takes no filter.
+    const NAMED_BY: Option<&'static str> = Some("name");
     /// What to do when it cannot be deleted because something needs it.
     const FREE: Option<&'static str> = None;
     /// The titles of [`Resource::row`].
     const HEADER: &'static [&'static str];
-    /// The answer that lists them.
-    type List: DeserializeOwned;
 
     /// Whether a text has the form of its ids.
     fn is_id(text: &str) -> bool {
@@ -34,8 +37,6 @@ pub trait Resource: Serialize + DeserializeOwned {
     fn address(id: &str) -> String {
         format!("{}/{id}", Self::PATH)
     }
-    /// The things of a list.
-    fn items(list: Self::List) -> Vec<Self>;
     /// Its id.
     fn id(&self) -> &str;
     /// Its name, which need not be unique.
@@ -55,9 +56,11 @@ pub fn is_id(prefix: &str, text: &str) -> bool {
     digits.is_some_and(|digits| digits.len() == 8 && digits.bytes().all(is_hex))
 }
 
-/// Everything of a kind.
-pub async fn all<R: Resource>(client: &Client) -> Result<Vec<R>, Failure> {
-    client.get(R::PATH).await.map(R::items)
+/// Everything that may have this name; a list that takes no filter is read whole.
+async fn named<R: Resource>(client: &Client, name: &str) -> Result<Vec<R>, Failure> {
+    let condition = R::NAMED_BY.and_then(|field| exactly(field, name));
+    let query = condition.map(|condition| Query::of(Filter::own(condition)));
+    pages::all(client, &query.unwrap_or_default()).await
 }
 
 /// The id of the thing that a person means by an id or a name.
@@ -66,24 +69,47 @@ pub async fn id_of<R: Resource>(client: &Client, text: &str) -> Result<String, F
         return Ok(text.to_owned());
     }
     refuse_empty::<R>(text)?;
-    let named = all::<R>(client)
-        .await?
-        .into_iter()
-        .filter(|item| item.name() == text);
+    let named = named::<R>(client, text).await?;
+    let named = named.into_iter().filter(|item| item.name() == text);
     only::<R>(text, named.map(|item| item.id().to_owned()).collect())
+}
+
+/// The id of the thing that a person may have meant, if one was.
+pub async fn optional_id_of<R: Resource>(
+    client: &Client,
+    text: Option<&str>,
+) -> Result<Option<String>, Failure> {
+    match text {
+        None => Ok(None),
+        Some(text) => id_of::<R>(client, text).await.map(Some),
+    }
 }
 
 /// The thing that a person means by an id or a name, in full.
 pub async fn find<R: Resource>(client: &Client, text: &str) -> Result<R, Failure> {
     let id = id_of::<R>(client, text).await?;
     let found = client.get(&R::address(&id)).await;
-    found.map_err(|error| {
-        if error.is_not_found() {
-            nothing::<R>(text)
-        } else {
-            error
-        }
-    })
+    found.map_err(|error| gone::<R>(error, text))
+}
+
+/// Changes the thing with this id, which a person calls so.
+pub async fn change<R: Resource>(
+    client: &Client,
+    id: &str,
+    text: &str,
+    body: &impl Serialize,
+) -> Result<R, Failure> {
+    let changed = client.patch(&R::address(id), body).await;
+    changed.map_err(|error| gone::<R>(error, text))
+}
+
+/// Says that there is no such thing, if that is what the server says.
+pub fn gone<R: Resource>(error: Failure, text: &str) -> Failure {
+    if error.is_not_found() {
+        nothing::<R>(text)
+    } else {
+        error
+    }
 }
 
 /// Deletes the thing that a person means and answers with its id.

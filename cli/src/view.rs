@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::args::Format;
 use crate::resource::Resource;
+use crate::tree::Branch;
 use crate::{Environment, Failure, World};
 
 /// One place of a table.
@@ -43,8 +44,10 @@ impl<T: Into<String>> From<T> for Cell {
     }
 }
 
-/// A text as a terminal can take it: much of what is shown are the words of nodes, and they must not move the cursor.
-fn harmless(text: &str) -> String {
+/// A text as a terminal can take it: much of what is shown are the words of nodes and servers, and they must not move the
+/// cursor.
+#[must_use]
+pub fn harmless(text: &str) -> String {
     let shows = |letter: &char| matches!(letter, '\n' | '\t') || !letter.is_control();
     text.chars().filter(shows).collect()
 }
@@ -165,6 +168,23 @@ impl<'a> Printer<'a> {
         Ok(matches!(answer.as_str(), "y" | "yes"))
     }
 
+    /// Says on a terminal how far something is, in place of what was said before. Nothing takes that away.
+    pub fn progress(&mut self, text: &str) -> Result<(), Failure> {
+        if self.environment.interactive {
+            write!(self.notes, "\r\x1b[K{text}")?;
+            self.notes.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Says something to people that is no part of the answer.
+    pub fn note(&mut self, text: &str) -> Result<(), Failure> {
+        if self.is_for_people() {
+            writeln!(self.notes, "note: {text}")?;
+        }
+        Ok(())
+    }
+
     /// Whether a person reads along.
     pub fn is_for_people(&self) -> bool {
         self.format == Format::Table && !self.quiet
@@ -211,6 +231,29 @@ impl<'a> Printer<'a> {
             return Ok(());
         }
         self.table(R::HEADER, items.iter().map(Resource::row).collect())
+    }
+
+    /// Shows what lies in what.
+    pub fn tree(
+        &mut self,
+        items: &impl Serialize,
+        ids: &[&str],
+        roots: &[Branch],
+    ) -> Result<(), Failure> {
+        if self.quiet {
+            for id in ids {
+                writeln!(self.out, "{id}")?;
+            }
+            return Ok(());
+        }
+        if self.format != Format::Table {
+            return self.data(items);
+        }
+        for (before, words) in Branch::lines(roots) {
+            let words: Vec<_> = words.iter().map(|word| self.paint(word)).collect();
+            writeln!(self.out, "{before}{}", words.join("  "))?;
+        }
+        Ok(())
     }
 
     /// Shows one thing.

@@ -3,8 +3,9 @@
 use uuid::Uuid;
 
 use crate::Time;
-use crate::id::{HostId, SiteId};
+use crate::id::{HostId, ProviderId, SiteId};
 use crate::invalid::Invalid;
+use crate::place::Metadata;
 use crate::status::Status;
 use crate::text::Name;
 
@@ -21,6 +22,27 @@ named! {
         Untrusted = "untrusted",
         /// To be removed.
         Deleted = "deleted",
+    }
+}
+
+impl HostState {
+    /// Whether a host that stands here may be wanted to stand there (northbound section 1.3).
+    #[must_use]
+    pub const fn may_become(self, wanted: Self) -> bool {
+        use HostState as S;
+        match self {
+            S::Unspecified => true,
+            S::Registered => matches!(wanted, S::Registered | S::Onboarded | S::Deleted),
+            S::Onboarded => matches!(wanted, S::Onboarded | S::Untrusted | S::Deleted),
+            S::Untrusted => matches!(wanted, S::Untrusted | S::Deleted),
+            S::Deleted => matches!(wanted, S::Deleted),
+        }
+    }
+
+    /// Whether a host that stands here is believed.
+    #[must_use]
+    pub const fn is_trusted(self) -> bool {
+        !matches!(self, Self::Untrusted | Self::Deleted)
     }
 }
 
@@ -43,6 +65,12 @@ pub struct Host {
     pub desired: HostState,
     /// Where it stands.
     pub current: HostState,
+    /// Who brought it.
+    pub provider: Option<ProviderId>,
+    /// Its labels.
+    pub metadata: Metadata,
+    /// The size of the users' volume in gigabytes, as it was registered.
+    pub user_lvm_size: u32,
     /// Why it was invalidated.
     pub note: String,
     /// `SubjectPublicKeyInfo` (DER, RFC 5280 section 4.1) of the key it enrolled with; empty if it never enrolled.
@@ -59,8 +87,7 @@ impl Host {
     /// Whether anything that claims to be this host is believed.
     #[must_use]
     pub fn is_trusted(&self) -> bool {
-        let distrusted = |state| matches!(state, HostState::Untrusted | HostState::Deleted);
-        !distrusted(self.desired) && !distrusted(self.current)
+        self.desired.is_trusted() && self.current.is_trusted()
     }
 
     /// What a person calls it: its name, else its id.
@@ -84,11 +111,16 @@ pub struct Registration {
     pub serial: Option<SerialNumber>,
     /// Whether it should be onboarded as soon as it comes; kept as its desired state.
     pub auto_onboard: bool,
+    /// The size of the users' volume in gigabytes.
+    pub user_lvm_size: u32,
 }
 
 impl Registration {
     /// The longest name that can be given at registration.
     pub const MAX_NAME: usize = 20;
+
+    /// The largest size of the users' volume, in gigabytes.
+    pub const MAX_LVM_SIZE: u32 = i32::MAX.cast_unsigned();
 
     /// Reads a registration.
     ///
@@ -105,6 +137,7 @@ impl Registration {
             uuid: parse_uuid("uuid", uuid)?,
             serial: SerialNumber::parse("serialNumber", serial)?,
             auto_onboard,
+            user_lvm_size: 0,
         };
         if registration.uuid.is_none() && registration.serial.is_none() {
             return Err(Invalid::new(
@@ -115,14 +148,79 @@ impl Registration {
         Ok(registration)
     }
 
+    /// A machine that is made without being announced: it should be onboarded, and may be known by nothing yet.
+    ///
+    /// # Errors
+    /// The name or UUID is not one.
+    pub fn made(name: &str, uuid: &str) -> Result<Self, Invalid> {
+        Ok(Self {
+            name: Name::parse("name", name)?,
+            uuid: parse_uuid("uuid", uuid)?,
+            serial: None,
+            auto_onboard: true,
+            user_lvm_size: 0,
+        })
+    }
+
+    /// The same machine with a users' volume of this size, in gigabytes.
+    ///
+    /// # Errors
+    /// It is larger than [`Registration::MAX_LVM_SIZE`].
+    pub fn with_user_lvm_size(self, user_lvm_size: u32) -> Result<Self, Invalid> {
+        if user_lvm_size > Self::MAX_LVM_SIZE {
+            let why = format!("more than {} GB", Self::MAX_LVM_SIZE);
+            return Err(Invalid::new("userLvmSize", why));
+        }
+        Ok(Self {
+            user_lvm_size,
+            ..self
+        })
+    }
+
     /// Where the host should stand.
     #[must_use]
     pub const fn desired(&self) -> HostState {
-        if self.auto_onboard {
+        Self::desired_if(self.auto_onboard)
+    }
+
+    /// Where a host should stand that is to be onboarded as soon as it comes, or not.
+    #[must_use]
+    pub const fn desired_if(auto_onboard: bool) -> HostState {
+        if auto_onboard {
             HostState::Onboarded
         } else {
             HostState::Registered
         }
+    }
+}
+
+/// Why a host was invalidated: one line of at most 512 characters; may be empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Note(String);
+
+impl Note {
+    /// The most characters.
+    pub const MAX: usize = 512;
+
+    /// Reads a note.
+    ///
+    /// # Errors
+    /// It is longer than [`Note::MAX`] characters or has control characters.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        if text.chars().count() > Self::MAX {
+            let why = format!("longer than {} characters", Self::MAX);
+            return Err(Invalid::new("note", why));
+        }
+        if text.chars().any(char::is_control) {
+            return Err(Invalid::new("note", "control characters are not allowed"));
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
     }
 }
 
@@ -188,6 +286,59 @@ mod tests {
         assert_eq!(error.field, "uuid");
         let known = Registration::parse("", "", "ABC12", false).expect("by its serial number");
         assert_eq!(known.desired(), HostState::Registered);
+    }
+
+    #[test]
+    fn where_a_host_stands_says_where_it_may_be_wanted() {
+        use HostState as S;
+        let table: [(S, &[S]); 5] = [
+            (S::Unspecified, S::ALL),
+            (S::Registered, &[S::Registered, S::Onboarded, S::Deleted]),
+            (S::Onboarded, &[S::Onboarded, S::Untrusted, S::Deleted]),
+            (S::Untrusted, &[S::Untrusted, S::Deleted]),
+            (S::Deleted, &[S::Deleted]),
+        ];
+        assert_eq!(table.map(|(current, _)| current), S::ALL);
+        for (current, allowed) in table {
+            for wanted in S::ALL {
+                let may = current.may_become(*wanted);
+                assert_eq!(may, allowed.contains(wanted), "{current} to {wanted}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_machine_can_be_made_by_its_name_alone() {
+        let made = Registration::made("a name of more than twenty", "").expect("a machine");
+        assert_eq!(made.desired(), HostState::Onboarded);
+        assert_eq!(
+            Registration::made("a;b", "").expect_err("a;b").field,
+            "name"
+        );
+        assert_eq!(Registration::made("a", "b").expect_err("b").field, "uuid");
+    }
+
+    #[test]
+    fn a_volume_has_a_size_that_can_be_kept() {
+        let sized = |size| {
+            Registration::made("edge", "")
+                .expect("a machine")
+                .with_user_lvm_size(size)
+        };
+        assert_eq!(sized(60).expect("a size").user_lvm_size, 60);
+        assert!(sized(Registration::MAX_LVM_SIZE).is_ok());
+        let error = sized(Registration::MAX_LVM_SIZE + 1).expect_err("too large");
+        assert_eq!(error.field, "userLvmSize");
+    }
+
+    #[test]
+    fn a_note_is_one_line() {
+        for good in ["", "gestohlen – früher", &"ä".repeat(512)] {
+            assert_eq!(Note::parse(good).expect(good).as_str(), good);
+        }
+        for bad in ["two\nlines", "\0", &"a".repeat(513)] {
+            assert!(Note::parse(bad).is_err(), "{bad:?}");
+        }
     }
 
     #[test]

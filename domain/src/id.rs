@@ -98,6 +98,22 @@ id! {
     SiteId, "site"
 }
 id! {
+    /// Who brought hosts.
+    ProviderId, "provider"
+}
+id! {
+    /// Configuration of a first start.
+    CustomConfigId, "customconfig"
+}
+id! {
+    /// An account that may log in.
+    LocalAccountId, "localaccount"
+}
+id! {
+    /// An address of a network interface.
+    IpAddressId, "ipaddr"
+}
+id! {
     /// Leave to join a project.
     JoinTokenId, "jointoken"
 }

@@ -44,19 +44,24 @@ macro_rules! named {
 
 pub mod assignment;
 pub mod condition;
+pub mod custom_config;
 pub mod decide;
 pub mod eim;
+pub mod filter;
+pub mod hardware;
 pub mod host;
 pub mod id;
 pub mod instance;
 pub mod invalid;
 pub mod join_token;
+pub mod local_account;
 pub mod order;
 pub mod os;
 pub mod package;
 pub mod pause;
 pub mod place;
 pub mod policy;
+pub mod provider;
 pub mod run;
 pub mod schedule;
 pub mod status;

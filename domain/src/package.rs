@@ -1,6 +1,7 @@
 //! Debian packages, their versions and how they change.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -162,13 +163,14 @@ impl WantedPackage {
     /// Names the first line that is neither, or a package that stands twice.
     pub fn parse_list(field: &'static str, text: &str) -> Result<Vec<Self>, Invalid> {
         let mut list: Vec<Self> = Vec::new();
+        let mut seen = HashSet::new();
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let (name, version) = match line.split_once('=') {
                 None => (line, None),
                 Some((name, version)) => (name, Some(PackageVersion::parse(field, version)?)),
             };
             let name = PackageName::parse(field, name)?;
-            if list.iter().any(|package| package.name == name) {
+            if !seen.insert(name.clone()) {
                 return Err(Invalid::new(field, format!("{name} stands twice")));
             }
             list.push(Self { name, version });

@@ -84,6 +84,45 @@ pub fn check(
     }
 }
 
+/// Checks a text against a length in characters, and for control characters other than these.
+///
+/// # Errors
+/// Names the first character that is not allowed, or the limit.
+pub fn check_printable(
+    field: &'static str,
+    text: &str,
+    max: usize,
+    besides: &'static str,
+) -> Result<(), Invalid> {
+    if text.chars().count() > max {
+        return Err(Invalid::new(field, format!("longer than {max} characters")));
+    }
+    match text
+        .chars()
+        .find(|c| c.is_control() && !besides.contains(*c))
+    {
+        None => Ok(()),
+        Some(c) => Err(Invalid::new(field, format!("{c:?} is not allowed"))),
+    }
+}
+
+/// Checks a word that names something on a node: a lower-case letter, then at most 31 lower-case letters, digits and
+/// dashes.
+///
+/// # Errors
+/// It is no such word.
+pub fn check_word(field: &'static str, text: &str) -> Result<(), Invalid> {
+    let inside = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let first = text.bytes().next().is_some_and(|b| b.is_ascii_lowercase());
+    if first && text.len() <= 32 && text.bytes().all(inside) {
+        return Ok(());
+    }
+    Err(Invalid::new(
+        field,
+        "must be a lower-case letter and at most 31 lower-case letters, digits and dashes",
+    ))
+}
+
 /// What a longer text of the ancestor's API may hold besides letters and digits.
 pub const TEXT: &str = "-_./:;=?@!#,<>*() ";
 

@@ -17,7 +17,7 @@ use utoipa::IntoParams;
 use crate::App;
 use crate::call::{Call, named_of_path};
 use crate::extract::{Change, Json, Params, Path};
-use crate::listing::{ListParams, envelope, page};
+use crate::listing::few::{Page, PageParams};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, MaskParams};
 
@@ -36,7 +36,7 @@ pub struct Target {
 
 /// List the assignments.
 #[utoipa::path(
-    get, path = "/v1/projects/{projectName}/assignments", tag = "assignments", params(InProject, ListParams),
+    get, path = "/v1/projects/{projectName}/assignments", tag = "assignments", params(InProject, PageParams),
     responses((status = 200, description = "The assignments, nearest kind first.", body = AssignmentList), Problem),
 )]
 pub async fn list_assignments(
@@ -44,16 +44,16 @@ pub async fn list_assignments(
     call: Call,
     params: Params,
 ) -> Answer<AssignmentList> {
-    params.refuse(&["filter", "orderBy"])?;
-    let page = page(&params)?;
+    let page = Page::of(&params)?;
     let tx = app.read(&call).await?;
-    let listed = assignments::list(&tx, page, app.clock.now()).await?;
+    let all = assignments::all(&tx, app.clock.now()).await?;
     tx.commit().await?;
-    let (total_elements, has_next) = envelope(&listed, page);
+    let few = page.of_all(all);
     Ok(Json(AssignmentList {
-        assignments: listed.items.iter().map(resource).collect(),
-        total_elements,
-        has_next,
+        assignments: few.items.iter().map(resource).collect(),
+        total_elements: few.total_elements,
+        has_next: few.has_next,
+        next_page_token: few.next_page_token,
     }))
 }
 

@@ -39,6 +39,13 @@ enum Place {
     Active(Option<Uuid>),
 }
 
+impl Call {
+    /// The id of the request.
+    pub fn request_id(&self) -> &str {
+        &self.request_id
+    }
+}
+
 impl FromRequestParts<App> for Call {
     type Rejection = Infallible;
 
@@ -83,6 +90,12 @@ impl Inventory {
     pub(crate) async fn read(&self, call: &Call) -> Result<Tx, Problem> {
         let (_, tenant) = self.enter(call, Caller::may_read).await?;
         Ok(self.store.tenant(tenant).await?)
+    }
+
+    /// Opens a transaction for reading what is in the project, all of it as it is at one instant.
+    pub(crate) async fn snapshot(&self, call: &Call) -> Result<Tx, Problem> {
+        let (_, tenant) = self.enter(call, Caller::may_read).await?;
+        Ok(self.store.snapshot(tenant).await?)
     }
 
     /// Opens a transaction for changing what is in the project.
@@ -164,6 +177,6 @@ where
 {
     text.parse().map_err(|error| match error {
         BadId::Impossible { .. } => StoreError::NotFound { what }.into(),
-        BadId::OtherKind { .. } => Problem::invalid(name, error.to_string()),
+        BadId::OtherKind { .. } => Problem::parameter(name, error),
     })
 }

@@ -1,5 +1,7 @@
 //! Extractors that reject with a problem document.
 
+mod members;
+
 use std::collections::HashMap;
 use std::marker::PhantomData;
 
@@ -14,6 +16,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::problem::Problem;
+use members::members;
 
 /// The ids of the path.
 #[derive(Debug, FromRequestParts)]
@@ -96,6 +99,9 @@ impl<T: Input + Serialize> Change<T> {
             Some(masked) => masked.collect(),
             None => self.names.keys().cloned().collect(),
         };
+        if mask.is_some() {
+            check_mask::<T>(&names)?;
+        }
         for name in names {
             match self.names.get(&name) {
                 None | Some(Value::Null) => whole.remove(&name),
@@ -106,10 +112,24 @@ impl<T: Input + Serialize> Change<T> {
     }
 }
 
+/// A mask names nothing that no answer has either. What an answer has and nobody may write stays as it is.
+fn check_mask<T: Input>(names: &[String]) -> Result<(), Problem> {
+    let known = members::<T>();
+    let is_known = |name: &str| known.contains(&name) || T::READ_ONLY.contains(&name);
+    match names.iter().find(|name| !is_known(name)) {
+        None => Ok(()),
+        Some(name) => {
+            let why = format!("there is no field `{name}`");
+            Err(Problem::parameter("fieldMask", why))
+        }
+    }
+}
+
 /// The JSON object in a body.
 async fn object<S: Send + Sync>(request: Request, state: &S) -> Result<Value, Problem> {
     check_media_type(request.headers())?;
     let bytes = Bytes::from_request(request, state).await?;
+    check_text(&bytes)?;
     let value: Value = serde_json::from_slice(&bytes)
         .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
     if value.is_object() {
@@ -117,6 +137,24 @@ async fn object<S: Send + Sync>(request: Request, state: &S) -> Result<Value, Pr
     } else {
         Err(Problem::malformed("the body is not a JSON object"))
     }
+}
+
+/// A body is printable text. Control characters stand in it only as JSON writes them.
+fn check_text(bytes: &[u8]) -> Result<(), Problem> {
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| Problem::malformed(format!("the body is not text: {error}")))?;
+    match text.char_indices().find(|(_, c)| is_unprintable(*c)) {
+        None => Ok(()),
+        Some((at, c)) => {
+            let why = format!("the body is not printable: {c:?} at byte {at}");
+            Err(Problem::malformed(why))
+        }
+    }
+}
+
+/// Whether a character has no business in text. What ends lines has.
+fn is_unprintable(c: char) -> bool {
+    c.is_control() && !matches!(c, '\n' | '\r' | '\t')
 }
 
 fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
@@ -173,10 +211,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Params {
         let mut params = HashMap::new();
         for (name, value) in pairs {
             if value.is_empty() {
-                return Err(Problem::invalid(&name, "a parameter must not be empty"));
+                return Err(Problem::parameter(&name, "a parameter must not be empty"));
+            }
+            if value.contains(is_unprintable) {
+                return Err(Problem::parameter(&name, "must be printable text"));
             }
             if params.contains_key(&name) {
-                return Err(Problem::invalid(&name, "the parameter is given twice"));
+                return Err(Problem::parameter(&name, "the parameter is given twice"));
             }
             params.insert(name, value);
         }
@@ -201,7 +242,7 @@ impl Params {
             .filter(|number| (least..=most).contains(number));
         match number {
             Some(number) => Ok(Some(number)),
-            None => Err(Problem::invalid(
+            None => Err(Problem::parameter(
                 name,
                 format!("must be a number from {least} to {most}"),
             )),
@@ -213,7 +254,7 @@ impl Params {
         match self.text(name) {
             None | Some("false") => Ok(false),
             Some("true") => Ok(true),
-            Some(_) => Err(Problem::invalid(name, "must be `true` or `false`")),
+            Some(_) => Err(Problem::parameter(name, "must be `true` or `false`")),
         }
     }
 
@@ -221,7 +262,7 @@ impl Params {
     pub fn refuse(&self, names: &[&str]) -> Result<(), Problem> {
         match names.iter().find(|name| self.0.contains_key(**name)) {
             None => Ok(()),
-            Some(name) => Err(Problem::invalid(
+            Some(name) => Err(Problem::parameter(
                 name,
                 "this list does not support the parameter",
             )),

@@ -14,7 +14,7 @@ use evenkeel_store::join_tokens;
 use crate::App;
 use crate::call::{Call, id_of_path};
 use crate::extract::{Json, Params, Path};
-use crate::listing::{ListParams, envelope, page};
+use crate::listing::few::{Page, PageParams};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item};
 
@@ -22,7 +22,7 @@ const WHAT: &str = "join_token_resource";
 
 /// List the join tokens, without the tokens themselves.
 #[utoipa::path(
-    get, path = "/v1/projects/{projectName}/join-tokens", tag = "join tokens", params(InProject, ListParams),
+    get, path = "/v1/projects/{projectName}/join-tokens", tag = "join tokens", params(InProject, PageParams),
     responses((status = 200, description = "The join tokens, by id.", body = JoinTokenList), Problem),
 )]
 pub async fn list_join_tokens(
@@ -30,22 +30,18 @@ pub async fn list_join_tokens(
     call: Call,
     params: Params,
 ) -> Answer<JoinTokenList> {
-    params.refuse(&["filter", "orderBy"])?;
-    let page = page(&params)?;
+    let page = Page::of(&params)?;
     let tx = app.read(&call).await?;
-    let listed = join_tokens::list(&tx, page).await?;
+    let all = join_tokens::all(&tx).await?;
     tx.commit().await?;
-    let (total_elements, has_next) = envelope(&listed, page);
+    let few = page.of_all(all);
     let now = app.clock.now();
-    let join_tokens = listed
-        .items
-        .iter()
-        .map(|token| resource(token, now))
-        .collect();
+    let shown = few.items.iter().map(|token| resource(token, now));
     Ok(Json(JoinTokenList {
-        join_tokens,
-        total_elements,
-        has_next,
+        join_tokens: shown.collect(),
+        total_elements: few.total_elements,
+        has_next: few.has_next,
+        next_page_token: few.next_page_token,
     }))
 }
 

@@ -1,4 +1,7 @@
-//! What every request goes through: an id, a limit of size and of time, a log line, and no panic that nobody hears of.
+//! What every request goes through: an id, limits of size and of time, a log line, no panic that nobody hears of, and the
+//! headers that tell browsers what they may do.
+
+mod cors;
 
 use std::time::Duration;
 
@@ -49,8 +52,13 @@ impl RequestId {
 
 /// Puts the layers around a router.
 pub fn around(router: Router, settings: &Settings) -> Router {
-    router
+    let router = router
         .layer(DefaultBodyLimit::max(settings.body_limit))
+        .layer(middleware::from_fn_with_state(
+            settings.body_limit,
+            of_announced_size,
+        ))
+        .layer(middleware::from_fn(of_text))
         .layer(middleware::from_fn_with_state(
             settings.request_timeout,
             in_time,
@@ -59,7 +67,35 @@ pub fn around(router: Router, settings: &Settings) -> Router {
             tracing::error!(panic = said(&panic), "a handler panicked");
             Problem::internal().into_response()
         }))
-        .layer(middleware::from_fn(observed))
+        .layer(middleware::from_fn(observed));
+    match cors::layer(&settings.cors_origins) {
+        Some(cors) => router.layer(cors),
+        None => router,
+    }
+}
+
+/// Tells browsers how to treat every answer of a router. An answer that says so itself is left as it is.
+pub fn security(router: Router) -> Router {
+    router.layer(middleware::map_response(secured))
+}
+
+async fn secured(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'none'; frame-ancestors 'none'",
+        ),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+    ] {
+        headers
+            .entry(name)
+            .or_insert(HeaderValue::from_static(value));
+    }
+    response
 }
 
 /// What a panic said.
@@ -67,6 +103,33 @@ fn said(panic: &Box<dyn std::any::Any + Send>) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("nothing")
+}
+
+/// A body that says itself that it is larger than it may be is refused before it is sent.
+async fn of_announced_size(State(limit): State<usize>, request: Request, next: Next) -> Response {
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let limit = u64::try_from(limit).unwrap_or(u64::MAX);
+    match length {
+        Some(length) if length > limit => Problem::too_large().into_response(),
+        _ => next.run(request).await,
+    }
+}
+
+/// A head is printable text.
+async fn of_text(request: Request, next: Next) -> Response {
+    let is_text = |value: &HeaderValue| {
+        let text = std::str::from_utf8(value.as_bytes());
+        text.is_ok_and(|text| !text.contains(|c: char| c.is_control() && c != '\t'))
+    };
+    let mut headers = request.headers().iter();
+    let bad = headers.find(|(_, value)| !is_text(value));
+    match bad.map(|(name, _)| name.clone()) {
+        Some(name) => {
+            Problem::parameter(name.as_str(), "the header is not printable text").into_response()
+        }
+        None => next.run(request).await,
+    }
 }
 
 /// A request that takes too long is answered, also if its client is the slow one.
@@ -103,15 +166,8 @@ async fn observed(mut request: Request, next: Next) -> Response {
         // For whoever counts answers by route outside of this router.
         response.extensions_mut().insert(route);
     }
-    let headers = response.headers_mut();
     if let Ok(value) = HeaderValue::from_str(id.as_str()) {
-        headers.insert(REQUEST_ID, value);
+        response.headers_mut().insert(REQUEST_ID, value);
     }
-    headers.insert(
-        header::X_CONTENT_TYPE_OPTIONS,
-        HeaderValue::from_static("nosniff"),
-    );
-    headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

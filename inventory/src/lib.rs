@@ -6,9 +6,12 @@
 //!
 //! The router and the OpenAPI document come from one list of routes.
 
+mod absent;
 mod assignments;
 mod call;
+mod custom_configs;
 mod decisions;
+mod docs;
 mod effective;
 mod extract;
 mod hosts;
@@ -16,6 +19,8 @@ mod instances;
 mod join_tokens;
 mod layers;
 mod listing;
+mod local_accounts;
+mod locations;
 mod openapi;
 mod operating_systems;
 mod orchestrator;
@@ -26,6 +31,7 @@ mod places;
 mod policies;
 mod problem;
 mod projects;
+mod providers;
 mod regions;
 mod runs;
 mod schedules;
@@ -33,6 +39,7 @@ mod settings;
 mod shape;
 mod sites;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,9 +47,11 @@ use evenkeel_auth::Authority;
 use evenkeel_kit::Clock;
 use evenkeel_store::Store;
 use evenkeel_store::decisions::Horizon;
+use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::hosts::{summary, transitions};
 use crate::schedules::{repeated, single};
 
 pub use layers::RequestId;
@@ -73,6 +82,10 @@ pub struct Settings {
     pub request_timeout: Duration,
     /// What decisions depend on; must be the maintenance manager's.
     pub horizon: Horizon,
+    /// Whose pages in a browser may ask: origins such as `https://ui.example.org`, or `*` for anybody's.
+    pub cors_origins: Vec<String>,
+    /// How many long lists are told at the same time. Each holds a connection to the database while its client reads.
+    pub streams: usize,
 }
 
 impl Default for Settings {
@@ -81,12 +94,30 @@ impl Default for Settings {
             body_limit: 1024 * 1024,
             request_timeout: Duration::from_secs(15),
             horizon: Horizon::default(),
+            cors_origins: Vec::new(),
+            streams: 8,
         }
     }
 }
 
 /// What handlers share.
-type App = Arc<Inventory>;
+type App = Arc<Shared>;
+
+/// The API and what it is doing.
+#[derive(Debug)]
+struct Shared {
+    inventory: Inventory,
+    /// Leave to tell a long list.
+    streams: Arc<Semaphore>,
+}
+
+impl Deref for Shared {
+    type Target = Inventory;
+
+    fn deref(&self) -> &Inventory {
+        &self.inventory
+    }
+}
 
 /// Every route there is. The router and the document come from this list.
 fn routes() -> OpenApiRouter<App> {
@@ -98,7 +129,25 @@ fn routes() -> OpenApiRouter<App> {
             projects::put_project,
             projects::delete_project
         ))
-        .routes(routes!(hosts::list_hosts))
+        .merge(machines())
+        .merge(wishes())
+        .merge(places())
+        .merge(plans())
+        .merge(first_day())
+        .merge(elsewhere())
+        .routes(routes!(
+            join_tokens::list_join_tokens,
+            join_tokens::create_join_token
+        ))
+        .routes(routes!(join_tokens::get_join_token))
+        .routes(routes!(join_tokens::revoke_join_token))
+}
+
+/// The routes of hosts and of what runs on them.
+fn machines() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(hosts::list_hosts, hosts::create_host))
+        .routes(routes!(summary::summarize_hosts))
         .routes(routes!(hosts::register_host))
         .routes(routes!(
             hosts::get_host,
@@ -106,29 +155,39 @@ fn routes() -> OpenApiRouter<App> {
             hosts::patch_host,
             hosts::delete_host
         ))
+        .routes(routes!(transitions::reregister_host))
+        .routes(routes!(transitions::onboard_host))
+        .routes(routes!(transitions::invalidate_host))
         .routes(routes!(
             instances::list_instances,
             instances::create_instance
         ))
         .routes(routes!(
             instances::get_instance,
+            instances::put_instance,
             instances::patch_instance,
             instances::delete_instance
         ))
+        .routes(routes!(instances::invalidate_instance))
         .routes(routes!(decisions::get_decision))
         .routes(routes!(
             orders::get_order,
             orders::put_order,
             orders::delete_order
         ))
-        .merge(places())
-        .merge(plans())
+}
+
+/// The routes of what should run, and of what happened.
+fn wishes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
         .routes(routes!(
             operating_systems::list_operating_systems,
             operating_systems::create_operating_system
         ))
         .routes(routes!(
             operating_systems::get_operating_system,
+            operating_systems::put_operating_system,
+            operating_systems::patch_operating_system,
             operating_systems::delete_operating_system
         ))
         .routes(routes!(
@@ -141,12 +200,6 @@ fn routes() -> OpenApiRouter<App> {
         ))
         .routes(routes!(runs::list_update_runs))
         .routes(routes!(runs::get_update_run, runs::delete_update_run))
-        .routes(routes!(
-            join_tokens::list_join_tokens,
-            join_tokens::create_join_token
-        ))
-        .routes(routes!(join_tokens::get_join_token))
-        .routes(routes!(join_tokens::revoke_join_token))
 }
 
 /// The routes of where hosts stand.
@@ -166,6 +219,44 @@ fn places() -> OpenApiRouter<App> {
             sites::patch_site,
             sites::delete_site
         ))
+        .routes(routes!(locations::find_locations))
+}
+
+/// The routes of what the first start of a machine takes.
+fn first_day() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(
+            providers::list_providers,
+            providers::create_provider
+        ))
+        .routes(routes!(providers::get_provider, providers::delete_provider))
+        .routes(routes!(
+            custom_configs::list_custom_configs,
+            custom_configs::create_custom_config
+        ))
+        .routes(routes!(
+            custom_configs::get_custom_config,
+            custom_configs::delete_custom_config
+        ))
+        .routes(routes!(
+            local_accounts::list_local_accounts,
+            local_accounts::create_local_account
+        ))
+        .routes(routes!(
+            local_accounts::get_local_account,
+            local_accounts::delete_local_account
+        ))
+}
+
+/// The routes of what the ancestor's clients ask for and other programs do: lists without anything in them.
+fn elsewhere() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(absent::list_workloads))
+        .routes(routes!(absent::list_workload_members))
+        .routes(routes!(absent::list_log_groups))
+        .routes(routes!(absent::list_metric_groups))
+        .routes(routes!(absent::list_log_profiles))
+        .routes(routes!(absent::list_metric_profiles))
 }
 
 /// The routes of what should happen when, where and how fast.
@@ -213,13 +304,19 @@ fn plans() -> OpenApiRouter<App> {
         ))
 }
 
-/// The API, ready to be served.
+/// The API, ready to be served, with its document and a page to read and try it.
 pub fn router(inventory: Inventory) -> axum::Router {
-    let app = Arc::new(inventory);
+    let app = Arc::new(Shared {
+        streams: Arc::new(Semaphore::new(
+            inventory.settings.streams.min(Semaphore::MAX_PERMITS),
+        )),
+        inventory,
+    });
     let (router, _) = routes().split_for_parts();
     let router = router
+        .merge(docs::routes())
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
         .with_state(Arc::clone(&app));
-    paths::one_form(layers::around(router, &app.settings))
+    layers::security(paths::one_form(layers::around(router, &app.settings)))
 }

@@ -8,6 +8,12 @@ use utoipa::{Modify, OpenApi, openapi};
 
 use crate::routes;
 
+/// What stands before the name of a schema that is referred to.
+const SCHEMAS: &str = "#/components/schemas/";
+
+/// Where an item of the paths names the schema of what a change may say.
+const BODY_OF_CHANGE: &str = "/patch/requestBody/content/application~1json/schema/$ref";
+
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -35,6 +41,8 @@ use crate::routes;
         (name = "update runs", description = "What happened."),
         (name = "join tokens", description = "Leave for machines to join a project."),
         (name = "projects", description = "What belongs together and is seen by nobody else."),
+        (name = "day zero", description = "What the first start of a machine takes."),
+        (name = "absent", description = "What other programs do: lists without anything in them."),
     )
 )]
 struct Frame;
@@ -67,11 +75,12 @@ pub fn document() -> openapi::OpenApi {
     let (_, document) = routes().split_for_parts();
     let mut json = serde_json::to_value(document).expect("a document is JSON");
     require_what_answers_carry(&mut json);
+    require_nothing_of_changes(&mut json);
     serde_json::from_value(json).expect("it is still a document")
 }
 
-/// Answers carry every field, so each is required of them. Only the body of a request may leave fields out, and a
-/// problem its last two.
+/// Answers carry every field, so each is required of them. Only the body of a request may leave fields out, with all that
+/// stands in it, and a problem its last members.
 fn require_what_answers_carry(document: &mut Value) {
     let mut asked = BTreeSet::from(["Problem".to_owned()]);
     if let Some(paths) = document["paths"].as_object() {
@@ -82,6 +91,15 @@ fn require_what_answers_carry(document: &mut Value) {
         {
             names_in(&operation["requestBody"], &mut asked);
         }
+    }
+    let mut open: Vec<String> = asked.iter().cloned().collect();
+    while let Some(name) = open.pop() {
+        let mut inside = BTreeSet::new();
+        names_in(
+            &document["components"]["schemas"][name.as_str()],
+            &mut inside,
+        );
+        open.extend(inside.into_iter().filter(|name| asked.insert(name.clone())));
     }
     let Some(schemas) = document["components"]["schemas"].as_object_mut() else {
         return;
@@ -97,6 +115,32 @@ fn require_what_answers_carry(document: &mut Value) {
         if !names.is_empty() {
             schema["required"] = Value::from(names);
         }
+    }
+}
+
+/// A change may leave out whatever stays as it is. Where the same body makes something new, it has a schema of its own.
+fn require_nothing_of_changes(document: &mut Value) {
+    let schemas = document["components"]["schemas"].clone();
+    let mut changes = Vec::new();
+    let paths = document["paths"].as_object_mut();
+    for path in paths.into_iter().flat_map(|paths| paths.values_mut()) {
+        let Some(place) = path.pointer_mut(BODY_OF_CHANGE) else {
+            continue;
+        };
+        let name = place.as_str().and_then(|text| text.strip_prefix(SCHEMAS));
+        let Some(name) = name.map(str::to_owned) else {
+            continue;
+        };
+        let mut schema = schemas[name.as_str()].clone();
+        let members = schema.as_object_mut();
+        if members.is_some_and(|members| members.remove("required").is_some()) {
+            let name = name.replace("Input", "Change");
+            *place = Value::from(format!("{SCHEMAS}{name}"));
+            changes.push((name, schema));
+        }
+    }
+    if let Some(schemas) = document["components"]["schemas"].as_object_mut() {
+        schemas.extend(changes);
     }
 }
 

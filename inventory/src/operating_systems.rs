@@ -1,46 +1,64 @@
 //! `compute/os`: the catalogue of operating systems.
 
 use axum::extract::State;
+use axum::response::Response;
 use evenkeel_api as api;
 use evenkeel_api::os::{
-    OperatingSystemInput, OperatingSystemList, OperatingSystemResource, OsProviderKind, OsType,
+    OperatingSystemInput, OperatingSystemList, OperatingSystemPatch, OperatingSystemResource,
+    OsProviderKind, OsType,
 };
 use evenkeel_api::{Empty, Timestamps};
+use evenkeel_domain::Time;
+use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::OsId;
 use evenkeel_domain::os::{OsKind, OsProfile, OsProvider, OsSpec, SecurityFeature, Sha256};
-use evenkeel_store::os_profiles;
+use evenkeel_store::listing::in_order;
+use evenkeel_store::{Tx, os_profiles};
 
-use crate::App;
 use crate::call::{Call, id_of_path};
-use crate::extract::{Json, Params, Path};
-use crate::listing::{ListParams, envelope, page};
+use crate::extract::{Change, Json, Params, Path};
+use crate::listing::{self, ListParams, Listed};
 use crate::problem::Problem;
-use crate::shape::{Answer, InProject, Item};
+use crate::shape::{Answer, InProject, Item, MaskParams};
+use crate::{App, Inventory};
 
 const WHAT: &str = "operating_system_resource";
+
+/// The list of operating systems.
+struct OperatingSystems;
+
+impl Listed for OperatingSystems {
+    const RESOURCE: Resource = Resource::Os;
+    const KEY: &'static str = "OperatingSystemResources";
+    type Item = OperatingSystemResource;
+
+    async fn load(
+        &self,
+        _app: &Inventory,
+        tx: &Tx,
+        ids: &[u32],
+    ) -> Result<Vec<OperatingSystemResource>, Problem> {
+        let wanted: Vec<_> = ids.iter().copied().map(OsId::from_bits).collect();
+        let found = os_profiles::find_many(tx, &wanted).await?;
+        let found = in_order(ids, found, |os| os.id.bits());
+        Ok(found.iter().map(resource).collect())
+    }
+}
 
 /// List the operating systems.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/os", tag = "operating systems", params(InProject, ListParams),
-    responses((status = 200, description = "The operating systems, by id.", body = OperatingSystemList), Problem),
+    responses(
+        (status = 200, description = "The operating systems, by id if nothing else is said.", body = OperatingSystemList),
+        Problem,
+    ),
 )]
 pub async fn list_operating_systems(
     State(app): State<App>,
     call: Call,
     params: Params,
-) -> Answer<OperatingSystemList> {
-    params.refuse(&["filter", "orderBy"])?;
-    let page = page(&params)?;
-    let tx = app.read(&call).await?;
-    let listed = os_profiles::list(&tx, page).await?;
-    tx.commit().await?;
-    let (total_elements, has_next) = envelope(&listed, page);
-    let operating_system_resources = listed.items.iter().map(resource).collect();
-    Ok(Json(OperatingSystemList {
-        operating_system_resources,
-        total_elements,
-        has_next,
-    }))
+) -> Result<Response, Problem> {
+    listing::answer(OperatingSystems, &app, &call, &params).await
 }
 
 /// Add an operating system to the catalogue.
@@ -77,6 +95,58 @@ pub async fn get_operating_system(
     Ok(Json(resource(&os)))
 }
 
+/// Describe an operating system anew: its architecture and its labels. What is left out of these is emptied; what it is
+/// stays.
+#[utoipa::path(
+    put, path = "/v1/projects/{projectName}/compute/os/{resourceId}", tag = "operating systems", params(Item),
+    request_body = OperatingSystemPatch,
+    responses((status = 200, description = "The operating system.", body = OperatingSystemResource), Problem),
+)]
+pub async fn put_operating_system(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Item>,
+    Json(body): Json<OperatingSystemPatch>,
+) -> Answer<OperatingSystemResource> {
+    let tx = app.write(&call).await?;
+    // What is there is read under the lock, so that of two changes at once neither is lost.
+    tx.write_wanted().await?;
+    let id: OsId = id_of_path(WHAT, &path.resource_id)?;
+    let os = os_profiles::find(&tx, id).await?;
+    let os = changed(&tx, os, body, app.clock.now()).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&os)))
+}
+
+/// Change an operating system: its architecture or its labels.
+#[utoipa::path(
+    patch, path = "/v1/projects/{projectName}/compute/os/{resourceId}", tag = "operating systems",
+    params(Item, MaskParams), request_body = OperatingSystemPatch,
+    responses((status = 200, description = "The operating system.", body = OperatingSystemResource), Problem),
+)]
+pub async fn patch_operating_system(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Item>,
+    params: Params,
+    change: Change<OperatingSystemPatch>,
+) -> Answer<OperatingSystemResource> {
+    let tx = app.write(&call).await?;
+    // What is there is read under the lock, so that of two changes at once neither is lost.
+    tx.write_wanted().await?;
+    let id: OsId = id_of_path(WHAT, &path.resource_id)?;
+    let os = os_profiles::find(&tx, id).await?;
+    let now = OperatingSystemPatch {
+        name: Some(os.spec.name.clone()),
+        architecture: os.spec.architecture.clone(),
+        metadata: os.spec.metadata.clone(),
+    };
+    let wanted = change.over(&now, params.text("fieldMask"))?;
+    let os = changed(&tx, os, wanted, app.clock.now()).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&os)))
+}
+
 /// Delete an operating system that nothing uses.
 #[utoipa::path(
     delete, path = "/v1/projects/{projectName}/compute/os/{resourceId}", tag = "operating systems", params(Item),
@@ -92,6 +162,28 @@ pub async fn delete_operating_system(
     os_profiles::delete(&tx, id).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
+}
+
+/// An operating system that is described otherwise, if it is otherwise. It keeps its name; an empty one says nothing.
+async fn changed(
+    tx: &Tx,
+    os: OsProfile,
+    wanted: OperatingSystemPatch,
+    now: Time,
+) -> Result<OsProfile, Problem> {
+    let name = wanted.name.unwrap_or_default();
+    if !name.is_empty() && name != os.spec.name {
+        return Err(Problem::invalid("name", "it cannot be changed"));
+    }
+    let spec = OsSpec {
+        architecture: wanted.architecture,
+        metadata: wanted.metadata,
+        ..os.spec.clone()
+    };
+    if spec == os.spec {
+        return Ok(os);
+    }
+    Ok(os_profiles::change(tx, os.id, &spec.checked()?, now).await?)
 }
 
 fn spec(body: OperatingSystemInput) -> Result<OsSpec, Problem> {

@@ -19,6 +19,7 @@ pub struct Legacy;
 /// Other names of resources within a project, longest first.
 const ALIASES: &[(&str, &str)] = &[
     ("compute/operating_systems", "compute/os"),
+    ("compute/hosts_summary", "compute/hosts/summary"),
     ("compute/schedules/repeated", "schedules/repeated"),
     ("compute/schedules/single", "schedules/single"),
     ("os_update_policy", "os-update-policies"),
@@ -26,11 +27,15 @@ const ALIASES: &[(&str, &str)] = &[
     ("schedules/repeated", "schedules/repeated"),
     ("schedules/single", "schedules/single"),
     ("schedules", "compute/schedules"),
+    ("telemetry/loggroups", "telemetry/groups/logs"),
+    ("telemetry/metricgroups", "telemetry/groups/metrics"),
+    ("workloads", "compute/workloads"),
 ];
 
 /// Names of resources in the legacy form, which come before [`ALIASES`].
 const LEGACY_NAMES: &[(&str, &str)] = &[
     ("hosts", "compute/hosts"),
+    ("hosts_summary", "compute/hosts/summary"),
     ("instances", "compute/instances"),
     ("operating_systems", "compute/os"),
 ];
@@ -86,7 +91,20 @@ fn canonical(path: &str) -> Option<(String, bool)> {
 
 /// The path with the one name of what it names by another; none if it has it already.
 fn renamed(path: &str) -> Option<String> {
-    replaced(ALIASES, path).or_else(|| sites(path))
+    profiles(path)
+        .or_else(|| replaced(ALIASES, path))
+        .or_else(|| sites(path))
+}
+
+/// Telemetry profiles are also found below a group. Which one is nobody's business: there are none.
+fn profiles(path: &str) -> Option<String> {
+    let (group, of_group) = path.strip_prefix("telemetry/")?.split_once('/')?;
+    let (_id, rest) = of_group.split_once('/')?;
+    match (group, rest) {
+        ("loggroups", "logprofiles") => Some("telemetry/profiles/logs".to_owned()),
+        ("metricgroups", "metricprofiles") => Some("telemetry/profiles/metrics".to_owned()),
+        _ => None,
+    }
 }
 
 /// Sites are also found below a region. Which one is nobody's business there: clients send its id, a star, any word or
@@ -128,8 +146,27 @@ mod tests {
             "/v1/projects/demo/regions/*/sites/site-00000001",
             "/v1/projects/demo/regions//sites",
             "/v1/projects/demo/regions/region-00000001/sitesandmore",
+            "/v1/projects/demo/compute/hosts/summary",
+            "/v1/projects/demo/compute/hosts_summary",
+            "/v1/projects/demo/workloads",
+            "/v1/projects/demo/workload_members",
+            "/v1/projects/demo/telemetry/loggroups",
+            "/v1/projects/demo/telemetry/metricgroups",
+            "/v1/projects/demo/telemetry/loggroups/telemetrygroup-00000001/logprofiles",
+            "/v1/projects/demo/telemetry/metricgroups/telemetrygroup-00000001/metricprofiles",
+            "/v1/projects/demo/telemetry/profiles/metrics",
             "/edge-infra.orchestrator.apis/v2/regions/region/sites",
             "/edge-infra.orchestrator.apis/v2/hosts/register",
+            "/edge-infra.orchestrator.apis/v2/hosts/host-00000001/onboard",
+            "/edge-infra.orchestrator.apis/v2/hosts_summary",
+            "/edge-infra.orchestrator.apis/v2/instances/inst-00000001/invalidate",
+            "/edge-infra.orchestrator.apis/v2/os_update_run",
+            "/edge-infra.orchestrator.apis/v2/providers",
+            "/edge-infra.orchestrator.apis/v2/customConfigs/customconfig-00000001",
+            "/edge-infra.orchestrator.apis/v2/localAccounts",
+            "/edge-infra.orchestrator.apis/v2/locations",
+            "/edge-infra.orchestrator.apis/v2/workloads",
+            "/edge-infra.orchestrator.apis/v2/telemetry/loggroups",
             "/edge-infra.orchestrator.apis/v2/instances/inst-00000001/",
             "/edge-infra.orchestrator.apis/v2/operating_systems",
             "/edge-infra.orchestrator.apis/v2/os_update_policy",

@@ -12,7 +12,7 @@ use utoipa::IntoParams;
 use crate::App;
 use crate::call::{Call, named_of_path};
 use crate::extract::{Json, Params, Path};
-use crate::listing::{ListParams, envelope, page};
+use crate::listing::few::{Page, PageParams};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject};
 
@@ -31,20 +31,20 @@ pub struct At {
 
 /// List the pauses.
 #[utoipa::path(
-    get, path = "/v1/projects/{projectName}/pauses", tag = "pauses", params(InProject, ListParams),
+    get, path = "/v1/projects/{projectName}/pauses", tag = "pauses", params(InProject, PageParams),
     responses((status = 200, description = "The pauses, longest first.", body = PauseList), Problem),
 )]
 pub async fn list_pauses(State(app): State<App>, call: Call, params: Params) -> Answer<PauseList> {
-    params.refuse(&["filter", "orderBy"])?;
-    let page = page(&params)?;
+    let page = Page::of(&params)?;
     let tx = app.read(&call).await?;
-    let listed = pauses::list(&tx, page).await?;
+    let all = pauses::all(&tx).await?;
     tx.commit().await?;
-    let (total_elements, has_next) = envelope(&listed, page);
+    let few = page.of_all(all);
     Ok(Json(PauseList {
-        pauses: listed.items.iter().map(resource).collect(),
-        total_elements,
-        has_next,
+        pauses: few.items.iter().map(resource).collect(),
+        total_elements: few.total_elements,
+        has_next: few.has_next,
+        next_page_token: few.next_page_token,
     }))
 }
 

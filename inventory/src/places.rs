@@ -52,6 +52,16 @@ impl Places {
         Ok(places)
     }
 
+    /// All of the sites, in no order.
+    pub fn sites(&self) -> impl Iterator<Item = &Site> {
+        self.sites.values()
+    }
+
+    /// All of the regions, in no order.
+    pub fn regions(&self) -> impl Iterator<Item = &Region> {
+        self.regions.values()
+    }
+
     /// A region and those above it, nearest first.
     pub fn upwards(&self, from: Option<RegionId>) -> impl Iterator<Item = &Region> {
         let find = |id: Option<RegionId>| id.and_then(|id| self.regions.get(&id));
@@ -65,7 +75,8 @@ impl Places {
         };
         let above = self.upwards(site.spec.region);
         let above = above.map(|region| &region.spec.metadata);
-        labels(&Metadata::default().inherited(iter::once(&site.spec.metadata).chain(above)))
+        let places = iter::once(&site.spec.metadata).chain(above);
+        labels(&host.metadata.inherited(places))
     }
 
     /// The region that a site lies in.

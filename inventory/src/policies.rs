@@ -3,27 +3,30 @@
 use std::collections::HashMap;
 
 use axum::extract::State;
+use axum::response::Response;
 use evenkeel_api::os::OperatingSystemResource;
 use evenkeel_api::policy::{
     self as wire, OsUpdatePolicy, OsUpdatePolicyInput, OsUpdatePolicyList, PackageRulesInput,
     UpdatePolicyKind,
 };
 use evenkeel_api::{Empty, Timestamps};
+use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::parse_id;
 use evenkeel_domain::id::{OsId, PolicyId};
 use evenkeel_domain::package::WantedPackage;
 use evenkeel_domain::policy::{
     PackageRules, PolicySpec, RebootRule, ServiceRule, TargetWish, UpdatePolicy, Wish,
 };
+use evenkeel_store::listing::in_order;
 use evenkeel_store::{StoreError, Tx, os_profiles, policies};
 
-use crate::App;
 use crate::call::{Call, id_of_path};
 use crate::extract::{Json, Params, Path};
-use crate::listing::{ListParams, envelope, page};
+use crate::listing::{self, ListParams, Listed};
 use crate::operating_systems as os;
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item};
+use crate::{App, Inventory};
 
 const WHAT: &str = "os_update_policy_resource";
 
@@ -31,25 +34,35 @@ const WHAT: &str = "os_update_policy_resource";
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/os-update-policies", tag = "update policies",
     params(InProject, ListParams),
-    responses((status = 200, description = "The policies, by id.", body = OsUpdatePolicyList), Problem),
+    responses((status = 200, description = "The policies.", body = OsUpdatePolicyList), Problem),
 )]
 pub async fn list_update_policies(
     State(app): State<App>,
     call: Call,
     params: Params,
-) -> Answer<OsUpdatePolicyList> {
-    params.refuse(&["filter", "orderBy"])?;
-    let page = page(&params)?;
-    let tx = app.read(&call).await?;
-    let listed = policies::list(&tx, page).await?;
-    let (total_elements, has_next) = envelope(&listed, page);
-    let os_update_policies = resources(&tx, &listed.items).await?;
-    tx.commit().await?;
-    Ok(Json(OsUpdatePolicyList {
-        os_update_policies,
-        total_elements,
-        has_next,
-    }))
+) -> Result<Response, Problem> {
+    listing::answer(Policies, &app, &call, &params).await
+}
+
+/// The list of policies.
+struct Policies;
+
+impl Listed for Policies {
+    const RESOURCE: Resource = Resource::Policy;
+    const KEY: &'static str = "osUpdatePolicies";
+    type Item = OsUpdatePolicy;
+
+    async fn load(
+        &self,
+        _: &Inventory,
+        tx: &Tx,
+        ids: &[u32],
+    ) -> Result<Vec<OsUpdatePolicy>, Problem> {
+        let wanted: Vec<_> = ids.iter().copied().map(PolicyId::from_bits).collect();
+        let found = policies::find_many(tx, &wanted).await?;
+        let found = in_order(ids, found, |policy: &UpdatePolicy| policy.id.bits());
+        Ok(resources(tx, &found).await?)
+    }
 }
 
 /// Make an update policy.

@@ -1,79 +1,38 @@
 //! Errors to problem documents: every error has its row here.
 
-use std::collections::BTreeMap;
+mod documented;
+mod kind;
 
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use evenkeel_api as api;
 use evenkeel_auth::AuthError;
+use evenkeel_domain::filter::BadFilter;
 use evenkeel_domain::invalid::Invalid;
 use evenkeel_kit::chain;
 use evenkeel_store::{Conflict, StoreError};
-use utoipa::openapi::{Content, Ref, RefOr, Response as Documented, ResponseBuilder};
+
+pub use documented::documented;
+use kind::Kind;
 
 /// A request that cannot be served, and what is said about it.
 #[derive(Clone, Debug)]
 pub struct Problem {
     kind: Kind,
     message: String,
-    field: Option<String>,
+    place: Option<Place>,
+    position: Option<usize>,
+    hint: Option<String>,
 }
 
-/// The kinds of problems. Each has a gRPC code for the ancestor's clients, a status, a type and a title.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Invalid,
-    Precondition,
-    Unauthenticated,
-    Forbidden,
-    NotFound,
-    NoSuchPath,
-    NoSuchMethod,
-    Stale,
-    TooLarge,
-    Unavailable,
-    TooSlow,
-    Internal,
-}
-
-impl Kind {
-    /// The status, the gRPC code and the last part of the type.
-    const fn row(self) -> (StatusCode, &'static str, &'static str) {
-        use StatusCode as S;
-        match self {
-            Self::Invalid => (S::BAD_REQUEST, "InvalidArgument", "invalid-argument"),
-            Self::Precondition => (S::BAD_REQUEST, "FailedPrecondition", "failed-precondition"),
-            Self::Unauthenticated => (S::UNAUTHORIZED, "Unauthenticated", "unauthenticated"),
-            Self::Forbidden => (S::FORBIDDEN, "PermissionDenied", "permission-denied"),
-            Self::NotFound => (S::NOT_FOUND, "NotFound", "not-found"),
-            Self::NoSuchPath => (S::NOT_FOUND, "NotFound", "no-such-path"),
-            Self::NoSuchMethod => (S::METHOD_NOT_ALLOWED, "Unimplemented", "no-such-method"),
-            Self::Stale => (S::CONFLICT, "Aborted", "aborted"),
-            Self::TooLarge => (S::PAYLOAD_TOO_LARGE, "ResourceExhausted", "too-large"),
-            Self::Unavailable => (S::SERVICE_UNAVAILABLE, "Unavailable", "unavailable"),
-            Self::TooSlow => (S::SERVICE_UNAVAILABLE, "Unavailable", "request-timeout"),
-            Self::Internal => (S::INTERNAL_SERVER_ERROR, "Internal", "internal"),
-        }
-    }
-
-    /// What all problems of the kind have in common.
-    const fn title(self) -> &'static str {
-        match self {
-            Self::Invalid => "The request is not valid",
-            Self::Precondition => "The request cannot be met as things are",
-            Self::Unauthenticated => "A valid token is needed",
-            Self::Forbidden => "The token does not allow this",
-            Self::NotFound => "There is no such resource",
-            Self::NoSuchPath => "There is nothing at this path",
-            Self::NoSuchMethod => "The path does not take this method",
-            Self::Stale => "Somebody else was faster",
-            Self::TooLarge => "The body is too large",
-            Self::Unavailable => "The service cannot answer now",
-            Self::TooSlow => "The request took too long",
-            Self::Internal => "Something went wrong on our side",
-        }
-    }
+/// What of a request is wrong.
+#[derive(Clone, Debug)]
+enum Place {
+    /// A field of the body.
+    Field(String),
+    /// A parameter of the query, the path or the head.
+    Parameter(String),
 }
 
 impl Problem {
@@ -81,20 +40,44 @@ impl Problem {
         Self {
             kind,
             message: message.into(),
-            field: None,
+            place: None,
+            position: None,
+            hint: None,
         }
     }
 
-    fn about(self, field: impl Into<String>) -> Self {
+    fn at(self, place: Place) -> Self {
         Self {
-            field: Some(field.into()),
+            place: Some(place),
             ..self
         }
     }
 
-    /// A field or parameter cannot be what it is.
+    /// A field of the body cannot be what it is. One inside of another is named `outer.inner` or `outer[0]`.
     pub fn invalid(field: &str, why: impl std::fmt::Display) -> Self {
-        Self::new(Kind::Invalid, format!("{field}: {why}")).about(field)
+        Self::new(Kind::Invalid, format!("{field}: {why}")).at(Place::Field(field.to_owned()))
+    }
+
+    /// A parameter cannot be what it is.
+    pub fn parameter(name: &str, why: impl std::fmt::Display) -> Self {
+        Self::new(Kind::Invalid, format!("{name}: {why}")).at(Place::Parameter(name.to_owned()))
+    }
+
+    /// A parameter is in a language of its own, and this is none of its sentences.
+    pub fn not_understood(name: &str, bad: &BadFilter) -> Self {
+        Self {
+            position: Some(bad.position),
+            hint: bad.hint.clone(),
+            ..Self::parameter(name, bad)
+        }
+    }
+
+    /// The same problem, whose field stands in a parameter and not in the body.
+    pub fn of_parameter(self) -> Self {
+        let place = self.place.map(|place| match place {
+            Place::Field(name) | Place::Parameter(name) => Place::Parameter(name),
+        });
+        Self { place, ..self }
     }
 
     /// The request cannot be read.
@@ -122,6 +105,11 @@ impl Problem {
         Self::new(Kind::TooSlow, "request timeout")
     }
 
+    /// Too many ask for the same at once.
+    pub fn crowded(why: impl Into<String>) -> Self {
+        Self::new(Kind::Unavailable, why)
+    }
+
     /// Something went wrong that the caller cannot mend. The log says what.
     pub fn internal() -> Self {
         Self::new(Kind::Internal, "something went wrong on our side")
@@ -129,40 +117,74 @@ impl Problem {
 
     /// What is sent, for a request with this id.
     pub fn body(&self, request_id: &str) -> api::Problem {
-        let (status, code, name) = self.kind.row();
         let instance = match request_id {
             "" => String::new(),
             id => format!("urn:evenkeel:request:{id}"),
         };
+        let (field, pointer, parameter) = match &self.place {
+            None => (None, None, None),
+            Some(Place::Field(name)) => (Some(name.clone()), Some(pointer(name)), None),
+            Some(Place::Parameter(name)) => (Some(name.clone()), None, Some(name.clone())),
+        };
         api::Problem {
-            code: code.to_owned(),
+            code: self.kind.code().to_owned(),
             message: self.message.clone(),
-            kind: format!("urn:evenkeel:problem:{name}"),
+            kind: format!("urn:evenkeel:problem:{}", self.kind.name()),
             title: self.kind.title().to_owned(),
-            status: status.as_u16(),
+            status: self.kind.status().as_u16(),
             detail: self.message.clone(),
             instance,
-            field: self.field.clone(),
+            field,
+            pointer,
+            parameter,
+            position: self.position,
+            hint: self.hint.clone(),
         }
     }
 
     /// The answer to a request with this id.
     pub fn answer(&self, request_id: &str) -> Response {
-        let (status, ..) = self.kind.row();
         let body = axum::Json(self.body(request_id));
-        let mut response = (status, body).into_response();
+        let mut response = (self.kind.status(), body).into_response();
+        let headers = response.headers_mut();
         let media_type = HeaderValue::from_static(api::Problem::MEDIA_TYPE);
-        response
-            .headers_mut()
-            .insert(header::CONTENT_TYPE, media_type);
-        if self.kind == Kind::Unauthenticated {
-            let bearer = HeaderValue::from_static("Bearer");
-            response
-                .headers_mut()
-                .insert(header::WWW_AUTHENTICATE, bearer);
+        headers.insert(header::CONTENT_TYPE, media_type);
+        match self.kind {
+            Kind::Unauthenticated => {
+                let bearer = HeaderValue::from_static("Bearer");
+                headers.insert(header::WWW_AUTHENTICATE, bearer);
+            }
+            Kind::Unavailable => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            _ => {}
         }
         response
     }
+}
+
+/// A field as RFC 6901 points at it from within an address: `rules.suites[0]` is `#/rules/suites/0`.
+fn pointer(field: &str) -> String {
+    let mut pointer = String::from("#");
+    for part in field.split(['.', '[']) {
+        pointer.push('/');
+        for byte in part.strip_suffix(']').unwrap_or(part).bytes() {
+            match byte {
+                b'~' => pointer.push_str("~0"),
+                b'/' => pointer.push_str("~1"),
+                b'-' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => {
+                    pointer.push(char::from(byte));
+                }
+                _ => {
+                    let digits = [byte >> 4, byte & 0xf];
+                    pointer.push('%');
+                    let hex = digits.map(|digit| char::from_digit(digit.into(), 16));
+                    pointer.extend(hex.into_iter().flatten());
+                }
+            }
+        }
+    }
+    pointer
 }
 
 /// The layer around all handlers renders it again with the id of the request.
@@ -182,7 +204,12 @@ impl From<Invalid> for Problem {
 
 impl From<AuthError> for Problem {
     fn from(error: AuthError) -> Self {
-        Self::unauthenticated(error.to_string())
+        let kind = match error {
+            // The token may be a good one: who signed it has not been heard of yet.
+            AuthError::KeysAway => Kind::Unavailable,
+            _ => Kind::Unauthenticated,
+        };
+        Self::new(kind, error.to_string())
     }
 }
 
@@ -217,12 +244,16 @@ impl From<StoreError> for Problem {
             _ => {
                 let problem = Self::new(kind, error.to_string());
                 match &error {
+                    // Of two fields that are taken together the first is pointed at.
                     E::Conflict(
                         Conflict::Taken { field, .. } | Conflict::Dangling { field, .. },
-                    ) => problem.about(*field),
+                    ) => {
+                        let first = field.split(' ').next().unwrap_or_default();
+                        problem.at(Place::Field(first.to_owned()))
+                    }
                     // Only regions lie in each other.
                     E::Conflict(Conflict::InItself { .. } | Conflict::TooDeep { .. }) => {
-                        problem.about("parentId")
+                        problem.at(Place::Field("parentId".to_owned()))
                     }
                     _ => problem,
                 }
@@ -268,72 +299,42 @@ pub async fn no_such_method(method: Method, uri: Uri) -> Problem {
     )
 }
 
-/// The problems that any operation may answer with: status, name in the document, when.
-const ANY: [(StatusCode, &str, &str); 8] = [
-    (
-        StatusCode::BAD_REQUEST,
-        "BadRequest",
-        "The request is not valid, or cannot be met as things are.",
-    ),
-    (
-        StatusCode::UNAUTHORIZED,
-        "Unauthorized",
-        "A valid token is needed.",
-    ),
-    (
-        StatusCode::FORBIDDEN,
-        "Forbidden",
-        "The token does not allow this, or there is no such project.",
-    ),
-    (
-        StatusCode::NOT_FOUND,
-        "NotFound",
-        "There is no such resource.",
-    ),
-    (
-        StatusCode::CONFLICT,
-        "Conflict",
-        "Somebody else was faster.",
-    ),
-    (
-        StatusCode::PAYLOAD_TOO_LARGE,
-        "PayloadTooLarge",
-        "The body is too large.",
-    ),
-    (
-        StatusCode::INTERNAL_SERVER_ERROR,
-        "InternalServerError",
-        "Something went wrong on our side.",
-    ),
-    (
-        StatusCode::SERVICE_UNAVAILABLE,
-        "ServiceUnavailable",
-        "The service cannot answer now, or the request took too long.",
-    ),
-];
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// What the document says about problems, once for all operations.
-pub fn documented() -> BTreeMap<String, RefOr<Documented>> {
-    let document = |(_, name, text): (StatusCode, &str, &str)| {
-        let content = Content::new(Some(Ref::from_schema_name("Problem")));
-        let response = ResponseBuilder::new()
-            .description(text)
-            .content(api::Problem::MEDIA_TYPE, content)
-            .build();
-        (name.to_owned(), response.into())
-    };
-    ANY.map(document).into()
-}
+    #[test]
+    fn a_field_is_pointed_at_and_a_parameter_is_named() {
+        let body = Problem::invalid("packageRules.suites", "no").body("");
+        assert_eq!(body.field.as_deref(), Some("packageRules.suites"));
+        assert_eq!(body.pointer.as_deref(), Some("#/packageRules/suites"));
+        assert_eq!(body.parameter, None);
+        let body = Problem::invalid("hostId", "no").of_parameter().body("");
+        assert_eq!(body.field.as_deref(), Some("hostId"));
+        assert_eq!(body.pointer, None);
+        assert_eq!(body.parameter.as_deref(), Some("hostId"));
+    }
 
-/// Every operation refers to [`documented`].
-impl utoipa::IntoResponses for Problem {
-    fn responses() -> BTreeMap<String, RefOr<Documented>> {
-        let refer = |(status, name, _): (StatusCode, &str, &str)| {
-            (
-                status.as_str().to_owned(),
-                Ref::from_response_name(name).into(),
-            )
-        };
-        ANY.map(refer).into()
+    #[test]
+    fn a_pointer_can_stand_in_an_address() {
+        for (field, wanted) in [
+            ("siteId", "#/siteId"),
+            ("metadata[0].key", "#/metadata/0/key"),
+            ("a/b~c", "#/a~1b~0c"),
+            ("a b\u{e4}", "#/a%20b%c3%a4"),
+        ] {
+            assert_eq!(pointer(field), wanted, "{field}");
+        }
+    }
+
+    #[test]
+    fn what_may_work_in_a_moment_says_when() {
+        let response = Problem::crowded("too many").answer("");
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.headers()[header::RETRY_AFTER], "1");
+        let response = Problem::from(AuthError::KeysAway).answer("");
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let response = Problem::too_slow().answer("");
+        assert!(!response.headers().contains_key(header::RETRY_AFTER));
     }
 }

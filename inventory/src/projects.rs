@@ -103,20 +103,34 @@ pub async fn put_project(
     Ok(Json(resource(project)))
 }
 
-/// Delete a project that holds nothing any more.
+/// Whether a project that holds hosts goes, for the document.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(
+    dead_code,
+    reason = "the document is made from it; `Params` reads the value"
+)]
+pub struct DeleteParams {
+    /// Delete the project although it holds hosts, and these with it, instead of refusing.
+    force: Option<bool>,
+}
+
+/// Delete a project with all that is in it. If it holds hosts, `force` must say so.
 #[utoipa::path(
-    delete, path = "/v1/projects/{projectName}", tag = "projects", params(ByName),
+    delete, path = "/v1/projects/{projectName}", tag = "projects", params(ByName, DeleteParams),
     responses((status = 200, description = "It is deleted.", body = Empty), Problem),
 )]
 pub async fn delete_project(
     State(app): State<App>,
     call: Call,
     Path(path): Path<ByName>,
+    params: Params,
 ) -> Answer<Empty> {
+    let force = params.flag("force")?;
     let tx = app.administrate(&call).await?;
     let name = project_name_of_path(&path.name)?;
     let project = projects::find_by_name(&tx, name.as_str()).await?;
-    projects::delete(&tx, project.id).await?;
+    projects::delete(&tx, project.id, force).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }

@@ -1,21 +1,24 @@
 //! `regions`: the parts of the world that sites lie in.
 
 use axum::extract::State;
+use axum::response::Response;
 use evenkeel_api::Empty;
 use evenkeel_api::region::{RegionInput, RegionList, RegionResource};
+use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::RegionId;
 use evenkeel_domain::place::{Region, RegionSpec};
 use evenkeel_domain::text::Name;
+use evenkeel_store::listing::in_order;
 use evenkeel_store::{Tx, regions};
 use utoipa::IntoParams;
 
-use crate::App;
 use crate::call::{Call, id_of_path};
 use crate::extract::{Change, Json, Params, Path};
-use crate::listing::{ListParams, envelope, page};
+use crate::listing::{self, ListParams, Listed};
 use crate::places::{Places, labels, metadata};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams, optional_id};
+use crate::{App, Inventory};
 
 const WHAT: &str = "region_resource";
 
@@ -34,34 +37,47 @@ pub struct TotalParams {
 /// List the regions.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/regions", tag = "regions", params(InProject, ListParams, TotalParams),
-    responses((status = 200, description = "The regions, by id.", body = RegionList), Problem),
+    responses((status = 200, description = "The regions.", body = RegionList), Problem),
 )]
 pub async fn list_regions(
     State(app): State<App>,
     call: Call,
     params: Params,
-) -> Answer<RegionList> {
-    params.refuse(&["filter", "orderBy"])?;
-    let page = page(&params)?;
+) -> Result<Response, Problem> {
     let with_totals = params.flag("showTotalSites")?;
-    let tx = app.read(&call).await?;
-    let listed = regions::list(&tx, None, page).await?;
-    let (total_elements, has_next) = envelope(&listed, page);
-    let mut found = resources(&tx, &listed.items).await?;
-    if with_totals {
-        let ids: Vec<_> = listed.items.iter().map(|region| region.id).collect();
-        let totals = regions::count_sites(&tx, &ids).await?;
-        for (resource, id) in found.iter_mut().zip(ids) {
-            let total = totals.get(&id).copied().unwrap_or_default();
-            resource.total_sites = i32::try_from(total).unwrap_or(i32::MAX);
+    listing::answer(Regions { with_totals }, &app, &call, &params).await
+}
+
+/// The list of regions.
+struct Regions {
+    /// Whether their sites are counted.
+    with_totals: bool,
+}
+
+impl Listed for Regions {
+    const RESOURCE: Resource = Resource::Region;
+    const KEY: &'static str = "regions";
+    type Item = RegionResource;
+
+    async fn load(
+        &self,
+        _: &Inventory,
+        tx: &Tx,
+        ids: &[u32],
+    ) -> Result<Vec<RegionResource>, Problem> {
+        let wanted: Vec<_> = ids.iter().copied().map(RegionId::from_bits).collect();
+        let found = regions::find_many(tx, &wanted).await?;
+        let found = in_order(ids, found, |region: &Region| region.id.bits());
+        let mut answer = resources(tx, &found).await?;
+        if self.with_totals {
+            let totals = regions::count_sites(tx, &wanted).await?;
+            for (resource, region) in answer.iter_mut().zip(&found) {
+                let total = totals.get(&region.id).copied().unwrap_or_default();
+                resource.total_sites = i32::try_from(total).unwrap_or(i32::MAX);
+            }
         }
+        Ok(answer)
     }
-    tx.commit().await?;
-    Ok(Json(RegionList {
-        regions: found,
-        total_elements,
-        has_next,
-    }))
 }
 
 /// Make a region.

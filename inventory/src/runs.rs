@@ -5,60 +5,52 @@ mod shape;
 use std::collections::HashMap;
 
 use axum::extract::State;
+use axum::response::Response;
 use evenkeel_api::Empty;
 use evenkeel_api::update_run::{OsUpdateRun, OsUpdateRunList};
-use evenkeel_domain::id::parse_id;
-use evenkeel_domain::id::{InstanceId, PolicyId, RunId};
+use evenkeel_domain::filter::Resource;
+use evenkeel_domain::id::{PolicyId, RunId};
 use evenkeel_domain::run::UpdateRun;
+use evenkeel_store::listing::in_order;
 use evenkeel_store::{StoreError, Tx, hosts, instances, policies, runs};
-use utoipa::IntoParams;
 
-use crate::App;
 use crate::call::{Call, id_of_path};
 use crate::extract::{Json, Params, Path};
-use crate::listing::{ListParams, envelope, page};
+use crate::listing::{self, ListParams, Listed};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item};
-use crate::{instances as instance, policies as policy};
+use crate::{App, Inventory, instances as instance, policies as policy};
 
 const WHAT: &str = "os_update_run_resource";
-
-/// Whose runs to list, for the document.
-#[derive(Debug, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[expect(
-    dead_code,
-    reason = "the document is made from it; `Params` reads the value"
-)]
-pub struct FilterParams {
-    /// Only those of one instance, newest first: `instance.resourceId="inst-0a1b2c3d"`.
-    filter: Option<String>,
-}
 
 /// List the update runs.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/os-update-runs", tag = "update runs",
-    params(InProject, ListParams, FilterParams),
-    responses((status = 200, description = "The runs without their events, by id.", body = OsUpdateRunList), Problem),
+    params(InProject, ListParams),
+    responses((status = 200, description = "The runs without their events.", body = OsUpdateRunList), Problem),
 )]
 pub async fn list_update_runs(
     State(app): State<App>,
     call: Call,
     params: Params,
-) -> Answer<OsUpdateRunList> {
-    params.refuse(&["orderBy"])?;
-    let page = page(&params)?;
-    let of = params.text("filter").map(instance_of).transpose()?;
-    let tx = app.read(&call).await?;
-    let listed = runs::list(&tx, of, page).await?;
-    let (total_elements, has_next) = envelope(&listed, page);
-    let os_update_runs = resources(&tx, &listed.items).await?;
-    tx.commit().await?;
-    Ok(Json(OsUpdateRunList {
-        os_update_runs,
-        total_elements,
-        has_next,
-    }))
+) -> Result<Response, Problem> {
+    listing::answer(Runs, &app, &call, &params).await
+}
+
+/// The list of runs.
+struct Runs;
+
+impl Listed for Runs {
+    const RESOURCE: Resource = Resource::Run;
+    const KEY: &'static str = "osUpdateRuns";
+    type Item = OsUpdateRun;
+
+    async fn load(&self, _: &Inventory, tx: &Tx, ids: &[u32]) -> Result<Vec<OsUpdateRun>, Problem> {
+        let wanted: Vec<_> = ids.iter().copied().map(RunId::from_bits).collect();
+        let found = runs::find_many(tx, &wanted).await?;
+        let found = in_order(ids, found, |run: &UpdateRun| run.id.bits());
+        Ok(resources(tx, &found).await?)
+    }
 }
 
 /// Show an update run with everything that happened.
@@ -99,27 +91,6 @@ pub async fn delete_update_run(
     runs::delete(&tx, id).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
-}
-
-/// The one filter that is understood: runs of an instance.
-fn instance_of(filter: &str) -> Result<InstanceId, Problem> {
-    let value = filter.split_once('=').and_then(|(name, value)| {
-        let known = matches!(name.trim(), "instance.resourceId" | "instance.resource_id");
-        let value = value.trim();
-        let quoted = |quote: char| value.strip_prefix(quote)?.strip_suffix(quote);
-        if known {
-            quoted('"').or_else(|| quoted('\''))
-        } else {
-            None
-        }
-    });
-    let value = value.ok_or_else(|| {
-        Problem::invalid(
-            "filter",
-            "this list understands only instance.resourceId=\"inst-0a1b2c3d\"",
-        )
-    })?;
-    Ok(parse_id("filter", value)?)
 }
 
 /// Runs with what they refer to, without their events: the same number of statements for any number of runs.

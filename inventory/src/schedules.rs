@@ -1,12 +1,13 @@
 //! `compute/schedules`, `schedules/single` and `schedules/repeated`: when nodes may be changed.
 
+mod asked;
 pub mod repeated;
 pub mod single;
 
 use std::collections::HashMap;
-use std::iter;
 
 use axum::extract::State;
+use axum::response::Response;
 use evenkeel_api as api;
 use evenkeel_api::host::HostResource;
 use evenkeel_api::region::RegionResource;
@@ -14,19 +15,19 @@ use evenkeel_api::schedule::ScheduleList;
 use evenkeel_api::site::SiteResource;
 use evenkeel_domain::id::{HostId, RegionId, SiteId};
 use evenkeel_domain::schedule::{ScheduleStatus, ScheduleTarget};
-use evenkeel_store::{Listed, Page, StoreError, Tx, hosts};
+use evenkeel_store::{StoreError, Tx, hosts};
 use utoipa::IntoParams;
 
 use crate::App;
 use crate::call::Call;
-use crate::extract::{Json, Params};
-use crate::listing::{ListParams, page};
+use crate::extract::Params;
+use crate::listing::{ListParams, Rows};
 use crate::places::Places;
 use crate::problem::Problem;
-use crate::shape::{Answer, InProject, optional_id};
-
-/// Parameters of lists of schedules that are not supported.
-const UNSUPPORTED: &[&str] = &["filter", "orderBy", "unixEpoch"];
+use crate::shape::{InProject, optional_id};
+use asked::answer;
+use repeated::Repeateds;
+use single::Singles;
 
 /// Whose schedules to list, for the document.
 #[derive(Debug, IntoParams)]
@@ -45,98 +46,24 @@ pub struct TargetParams {
     /// Only those of this region: its own and those of the regions above.
     #[param(rename = "regionId")]
     region: Option<String>,
+    /// Only those that are open at this instant, in Unix seconds.
+    #[param(rename = "unixEpoch", minimum = 0)]
+    at: Option<u32>,
 }
 
-/// List the schedules of every kind.
+/// List the schedules of every kind. `filter` and `orderBy` count for each kind by itself, so both must have what they name.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/compute/schedules", tag = "schedules",
     params(InProject, ListParams, TargetParams),
-    responses((status = 200, description = "The schedules, by id.", body = ScheduleList), Problem),
+    responses((status = 200, description = "The schedules.", body = ScheduleList), Problem),
 )]
 pub async fn list_schedules(
     State(app): State<App>,
     call: Call,
     params: Params,
-) -> Answer<ScheduleList> {
-    let asked = Asked::of(&params)?;
-    let tx = app.read(&call).await?;
-    let of = asked.upwards(&tx).await?;
-    let single = single::listed(&tx, of.as_deref(), asked.page).await?;
-    let repeated = repeated::listed(&tx, of.as_deref(), asked.page).await?;
-    tx.commit().await?;
-    Ok(Json(ScheduleList {
-        single_schedules: single.single_schedules,
-        repeated_schedules: repeated.repeated_schedules,
-        total_elements: single
-            .total_elements
-            .saturating_add(repeated.total_elements),
-        has_next: single.has_next || repeated.has_next,
-    }))
-}
-
-/// Which schedules are asked for.
-struct Asked {
-    page: Page,
-    of: Option<ScheduleTarget>,
-}
-
-impl Asked {
-    fn of(params: &Params) -> Result<Self, Problem> {
-        params.refuse(UNSUPPORTED)?;
-        let text = |name| params.text(name).unwrap_or_default();
-        Ok(Self {
-            page: page(params)?,
-            of: target(
-                ["hostId", "siteId", "regionId"],
-                [text("hostId"), text("siteId"), text("regionId")],
-            )?,
-        })
-    }
-
-    /// What is asked for and everything above it, from which it inherits schedules.
-    async fn upwards(&self, tx: &Tx) -> Result<Option<Vec<ScheduleTarget>>, StoreError> {
-        let Some(of) = self.of else {
-            return Ok(None);
-        };
-        let host_site = match of {
-            ScheduleTarget::Host(id) => hosts::find_many(tx, &[id])
-                .await?
-                .first()
-                .and_then(|h| h.site),
-            _ => None,
-        };
-        let (site, region) = match of {
-            ScheduleTarget::Host(_) => (host_site, None),
-            ScheduleTarget::Site(id) => (Some(id), None),
-            ScheduleTarget::Region(id) => (None, Some(id)),
-        };
-        let places = Places::find(tx, site, region).await?;
-        let within = region.or_else(|| site.and_then(|id| places.region_of(id)));
-        let above = places
-            .upwards(within)
-            .map(|region| ScheduleTarget::Region(region.id));
-        let mut targets: Vec<_> = iter::once(of)
-            .chain(site.map(ScheduleTarget::Site))
-            .chain(above)
-            .collect();
-        targets.dedup();
-        Ok(Some(targets))
-    }
-}
-
-/// A page of what was found for few targets, which is not much.
-fn part_of<T>(found: Vec<T>, page: Page) -> Listed<T> {
-    let total = found.len() as u64;
-    let offset = usize::try_from(page.offset).unwrap_or(usize::MAX);
-    let limit = page.limit.and_then(|limit| usize::try_from(limit).ok());
-    let items = found
-        .into_iter()
-        .skip(offset)
-        .take(limit.unwrap_or(usize::MAX));
-    Listed {
-        items: items.collect(),
-        total,
-    }
+) -> Result<Response, Problem> {
+    let lists: Vec<Box<dyn Rows>> = vec![Box::new(Singles), Box::new(Repeateds)];
+    answer(lists, &app, &call, &params).await
 }
 
 /// What a schedule is meant for: a host, a site, a region, or nothing yet.

@@ -1,41 +1,58 @@
 //! `sites`: the places where hosts stand.
 
 use axum::extract::State;
+use axum::response::Response;
 use evenkeel_api::Empty;
 use evenkeel_api::site::{SiteInput, SiteList, SiteResource};
+use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::SiteId;
 use evenkeel_domain::place::{Site, SiteSpec};
 use evenkeel_domain::text::Name;
+use evenkeel_store::listing::in_order;
 use evenkeel_store::{Tx, sites};
 
-use crate::App;
 use crate::call::{Call, id_of_path};
 use crate::extract::{Change, Json, Params, Path};
-use crate::listing::{ListParams, envelope, page};
+use crate::listing::{self, ListParams, Listed};
 use crate::places::{Places, labels, metadata};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams, optional_id};
+use crate::{App, Inventory};
 
 const WHAT: &str = "site_resource";
 
 /// List the sites.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/sites", tag = "sites", params(InProject, ListParams),
-    responses((status = 200, description = "The sites, by id.", body = SiteList), Problem),
+    responses((status = 200, description = "The sites.", body = SiteList), Problem),
 )]
-pub async fn list_sites(State(app): State<App>, call: Call, params: Params) -> Answer<SiteList> {
-    params.refuse(&["filter", "orderBy"])?;
-    let page = page(&params)?;
-    let tx = app.read(&call).await?;
-    let listed = sites::list(&tx, None, page).await?;
-    let (total_elements, has_next) = envelope(&listed, page);
-    let sites = resources(&tx, &listed.items).await?;
-    tx.commit().await?;
-    Ok(Json(SiteList {
-        sites,
-        total_elements,
-        has_next,
-    }))
+pub async fn list_sites(
+    State(app): State<App>,
+    call: Call,
+    params: Params,
+) -> Result<Response, Problem> {
+    listing::answer(Sites, &app, &call, &params).await
+}
+
+/// The list of sites.
+struct Sites;
+
+impl Listed for Sites {
+    const RESOURCE: Resource = Resource::Site;
+    const KEY: &'static str = "sites";
+    type Item = SiteResource;
+
+    async fn load(
+        &self,
+        _: &Inventory,
+        tx: &Tx,
+        ids: &[u32],
+    ) -> Result<Vec<SiteResource>, Problem> {
+        let wanted: Vec<_> = ids.iter().copied().map(SiteId::from_bits).collect();
+        let found = sites::find_many(tx, &wanted).await?;
+        let found = in_order(ids, found, |site: &Site| site.id.bits());
+        resources(tx, &found).await
+    }
 }
 
 /// Make a site.

@@ -7,12 +7,17 @@ use evenkeel_domain::Time;
 use evenkeel_domain::host::{Host, parse_uuid};
 use evenkeel_domain::id::HostId;
 use evenkeel_domain::tenant::TenantId;
+use evenkeel_store::node_tokens::{self, Digest};
+use evenkeel_store::nodes::{self, Machine};
+use evenkeel_store::{StoreError, Tx};
+use sha2::{Digest as _, Sha256};
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 use uuid::Uuid;
 
 use crate::manager::MaintenanceManager;
 use crate::peer::Peer;
+use crate::progress::found;
 use crate::status;
 
 /// One of our own nodes: its credential names its host.
@@ -46,12 +51,21 @@ fn node(authority: &Authority, metadata: &MetadataMap, now: Time) -> Result<Node
 pub struct Ancestor {
     /// Its project.
     pub tenant: TenantId,
-    /// The host that the token names, if we issued it.
+    /// The host that the token speaks for and no other: it names it, if we issued it; else it was used for it first.
     pub bound: Option<HostId>,
     /// What it says that it is.
     pub uuid: Uuid,
     /// Who it is as far as its token proves it.
     pub holder: Peer,
+    /// Its token, if that comes from outside and names no host of ours.
+    pub outside: Option<OutsideToken>,
+}
+
+/// A token of an issuer outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutsideToken {
+    digest: Digest,
+    expires_at: Time,
 }
 
 impl Ancestor {
@@ -87,11 +101,55 @@ impl MaintenanceManager {
     }
 
     /// Which of the ancestor's nodes is calling, if it does not call too often; and who that is for the log.
-    pub(crate) fn ancestor<T>(
+    pub(crate) async fn ancestor<T>(
         &self,
         request: &Request<T>,
         guid: &str,
     ) -> (Peer, Result<Ancestor, Status>) {
+        let (peer, called) = self.claimed(request, guid);
+        match called {
+            Ok(ancestor) => (peer, self.bound(ancestor).await),
+            Err(refused) => (peer, Err(refused)),
+        }
+    }
+
+    /// Says to which host a token from outside belongs: to the one that used it first. That is looked up once in each
+    /// process, and remembered.
+    async fn bound(&self, ancestor: Ancestor) -> Result<Ancestor, Status> {
+        let Some(token) = ancestor.outside else {
+            return Ok(ancestor);
+        };
+        let mut bound = self.bonds.get(&token.digest);
+        if bound.is_none() {
+            let tx = self.store.tenant(ancestor.tenant).await;
+            let tx = tx.map_err(status::store)?;
+            let made = self.bind(tx, token, ancestor.uuid).await;
+            bound = made.map_err(status::store)?;
+        }
+        Ok(Ancestor { bound, ..ancestor })
+    }
+
+    /// Binds a token to the host that it is used for, unless it is bound. What is not there or not trusted takes nothing.
+    async fn bind(
+        &self,
+        tx: Tx,
+        token: OutsideToken,
+        uuid: Uuid,
+    ) -> Result<Option<HostId>, StoreError> {
+        let read = nodes::read(&tx, Machine::Uuid(uuid)).await;
+        let Some((host, _)) = found(read)?.filter(|(host, _)| host.is_trusted()) else {
+            // It may be another's all the same.
+            return node_tokens::find(&tx, &token.digest).await;
+        };
+        let (digest, now) = (&token.digest, self.now());
+        let bound = node_tokens::bind(&tx, digest, host.id, token.expires_at, now).await?;
+        tx.commit().await?;
+        self.bonds.put(token.digest, bound);
+        Ok(Some(bound))
+    }
+
+    /// Which of the ancestor's nodes says that it is calling.
+    fn claimed<T>(&self, request: &Request<T>, guid: &str) -> (Peer, Result<Ancestor, Status>) {
         let agent = match agent(&self.authority, request.metadata(), self.now()) {
             Ok(agent) => agent,
             Err(refused) => return self.stranger(request, refused),
@@ -124,9 +182,17 @@ impl MaintenanceManager {
         let said = ancestor.filter(|_| answer.is_err());
         let said = said.map(|ancestor| ancestor.uuid);
         self.note_saying((&peer, said), call, answer);
-        let Some(ancestor) = ancestor.filter(|_| answer.is_ok()) else {
+        let Some(ancestor) = ancestor else {
             return;
         };
+        if let Err(refused) = answer {
+            // The host that it belonged to may be gone, and the token with it: the next call looks.
+            let token = ancestor.outside;
+            if let Some(token) = token.filter(|_| refused.code() == Code::PermissionDenied) {
+                self.bonds.forget(&token.digest);
+            }
+            return;
+        }
         let node = ancestor.node();
         if peer != node {
             self.flood.found(&peer, &node, Instant::now());
@@ -147,7 +213,8 @@ fn guid_of(text: &str) -> Result<Uuid, Status> {
 }
 
 /// For which project one of the ancestor's agents speaks. Its token does not name its host, unless we issued it. No
-/// header of the call says more than the token (M19). What it says that it is does not come from there.
+/// header of the call says more than the token (M19). What it says that it is does not come from there, nor to which host
+/// a token from outside belongs.
 fn agent(authority: &Authority, metadata: &MetadataMap, now: Time) -> Result<Ancestor, Status> {
     let caller = verified(authority, metadata, now).map_err(status::auth)?;
     let nobody =
@@ -167,7 +234,20 @@ fn agent(authority: &Authority, metadata: &MetadataMap, now: Time) -> Result<Anc
             Some(host) => Peer::Host(tenant, host),
             None => Peer::holder(tenant, &caller.subject),
         },
+        outside: (!caller.ours).then(|| OutsideToken {
+            digest: signed_digest(metadata),
+            expires_at: caller.expires_at,
+        }),
     })
+}
+
+/// The SHA-256 of what is signed in a token that was verified. The signature itself does not count: some kinds of keys have
+/// several for the same.
+fn signed_digest(metadata: &MetadataMap) -> Digest {
+    let bearer = authorization(metadata).unwrap_or_default().trim();
+    let token = bearer.split_once(' ').map_or("", |(_, token)| token.trim());
+    let signed = token.rsplit_once('.').map_or(token, |(signed, _)| signed);
+    Sha256::digest(signed.as_bytes()).into()
 }
 
 fn verified(
@@ -175,8 +255,10 @@ fn verified(
     metadata: &MetadataMap,
     now: Time,
 ) -> Result<std::sync::Arc<Caller>, AuthError> {
-    let header = metadata
-        .get("authorization")
-        .map(|value| value.to_str().unwrap_or_default());
-    authority.verify_header(header, now)
+    authority.verify_header(authorization(metadata), now)
+}
+
+fn authorization(metadata: &MetadataMap) -> Option<&str> {
+    let value = metadata.get("authorization")?;
+    Some(value.to_str().unwrap_or_default())
 }

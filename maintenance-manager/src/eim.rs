@@ -37,7 +37,8 @@ impl MaintmgrService for MaintenanceManager {
         &self,
         request: Request<PlatformUpdateStatusRequest>,
     ) -> Result<Response<PlatformUpdateStatusResponse>, Status> {
-        let (peer, called) = self.ancestor(&request, &request.get_ref().host_guid);
+        let called = self.ancestor(&request, &request.get_ref().host_guid);
+        let (peer, called) = called.await;
         let said = request.into_inner().update_status;
         let (answer, ancestor) = match called {
             Ok(ancestor) => (
@@ -68,6 +69,9 @@ impl MaintenanceManager {
         let scene = Scene::open(self, ancestor.tenant, machine, true).await;
         let mut scene = scene.map_err(status::store)?;
         caller::of_host(ancestor, &scene.host)?;
+        if !scene.world.known.trusted {
+            return Err(Status::unauthenticated("the instance was invalidated"));
+        }
         let kind = scene.world.known.os_kind;
         // Our own agent has taken over: this one gets no window any more.
         if !scene.host.public_key.is_empty() {

@@ -1,17 +1,23 @@
 //! The door for what the ancestor's node agents say of their machine: `hostmgr_southbound_proto` (southbound section 2).
 //!
-//! All of it is taken as one thing, a sign of life: unmodified nodes log no errors, and their hosts show as running.
+//! All of it is a sign of life: unmodified nodes log no errors, and their hosts show as running. What a machine says that
+//! it is made of is kept beside that, and never in its way.
+
+mod system_info;
 
 use evenkeel_domain::host::Host;
+use evenkeel_domain::id::HostId;
 use evenkeel_domain::status::{Indication, Status as Shown};
 use evenkeel_proto::hostmgr::hostmgr_server::Hostmgr;
 use evenkeel_proto::hostmgr::{
-    HostStatusResp, UpdateHostStatusByHostGuidRequest, UpdateHostSystemInfoByGuidRequest,
-    UpdateHostSystemInfoByGuidResponse, UpdateInstanceStateStatusByHostGuidRequest,
-    UpdateInstanceStateStatusByHostGuidResponse,
+    HostStatusResp, SystemInfo, UpdateHostStatusByHostGuidRequest,
+    UpdateHostSystemInfoByGuidRequest, UpdateHostSystemInfoByGuidResponse,
+    UpdateInstanceStateStatusByHostGuidRequest, UpdateInstanceStateStatusByHostGuidResponse,
 };
 use evenkeel_store::nodes::{self, Machine};
-use evenkeel_store::{StoreError, Tx, hosts};
+use evenkeel_store::{StoreError, Tx, hardware, hosts};
+use prost::Message as _;
+use sha2::{Digest as _, Sha256};
 use tonic::{Request, Response, Status};
 
 use crate::caller::{self, Ancestor};
@@ -24,8 +30,8 @@ impl Hostmgr for MaintenanceManager {
         &self,
         request: Request<UpdateHostStatusByHostGuidRequest>,
     ) -> Result<Response<HostStatusResp>, Status> {
-        let guid = request.get_ref().host_guid.clone();
-        self.sign_of_life(&request, &guid).await?;
+        let guid = &request.get_ref().host_guid;
+        self.heard(&request, guid, None).await?;
         Ok(Response::new(HostStatusResp::default()))
     }
 
@@ -33,8 +39,8 @@ impl Hostmgr for MaintenanceManager {
         &self,
         request: Request<UpdateInstanceStateStatusByHostGuidRequest>,
     ) -> Result<Response<UpdateInstanceStateStatusByHostGuidResponse>, Status> {
-        let guid = request.get_ref().host_guid.clone();
-        self.sign_of_life(&request, &guid).await?;
+        let guid = &request.get_ref().host_guid;
+        self.heard(&request, guid, None).await?;
         Ok(Response::new(
             UpdateInstanceStateStatusByHostGuidResponse::default(),
         ))
@@ -44,17 +50,24 @@ impl Hostmgr for MaintenanceManager {
         &self,
         request: Request<UpdateHostSystemInfoByGuidRequest>,
     ) -> Result<Response<UpdateHostSystemInfoByGuidResponse>, Status> {
-        let guid = request.get_ref().host_guid.clone();
-        self.sign_of_life(&request, &guid).await?;
+        let said = request.get_ref();
+        self.heard(&request, &said.host_guid, said.system_info.as_ref())
+            .await?;
         Ok(Response::new(UpdateHostSystemInfoByGuidResponse::default()))
     }
 }
 
 impl MaintenanceManager {
-    async fn sign_of_life<T>(&self, request: &Request<T>, guid: &str) -> Result<(), Status> {
-        let (peer, called) = self.ancestor(request, guid);
+    /// Takes a sign of life, and what the machine says that it is made of.
+    async fn heard<T>(
+        &self,
+        request: &Request<T>,
+        guid: &str,
+        info: Option<&SystemInfo>,
+    ) -> Result<(), Status> {
+        let (peer, called) = self.ancestor(request, guid).await;
         let (answer, ancestor) = match called {
-            Ok(ancestor) => (self.alive(&ancestor).await, Some(ancestor)),
+            Ok(ancestor) => (self.take(&ancestor, info).await, Some(ancestor)),
             Err(refused) => (Err(refused), None),
         };
         let outcome = status::outcome(&answer);
@@ -63,8 +76,20 @@ impl MaintenanceManager {
         answer
     }
 
+    /// That the node lives is noted first: it stands, whatever becomes of the rest.
+    async fn take(&self, ancestor: &Ancestor, info: Option<&SystemInfo>) -> Result<(), Status> {
+        let host = self.alive(ancestor).await?;
+        match info {
+            None => Ok(()),
+            Some(info) => {
+                let kept = self.keep(ancestor, host, info).await;
+                kept.map_err(status::store)
+            }
+        }
+    }
+
     /// Notes that a node lives. Written only if its host does not show it yet: the heart beats every ten seconds.
-    async fn alive(&self, ancestor: &Ancestor) -> Result<(), Status> {
+    async fn alive(&self, ancestor: &Ancestor) -> Result<HostId, Status> {
         let tx = self.store.tenant(ancestor.tenant).await;
         let tx = tx.map_err(status::store)?;
         let read = nodes::read(&tx, Machine::Uuid(ancestor.uuid)).await;
@@ -72,14 +97,33 @@ impl MaintenanceManager {
         caller::of_host(ancestor, &host)?;
         // Where our own agent has taken over, its silence is that of the node, whatever else still runs there.
         if !host.public_key.is_empty() {
-            return Ok(());
+            return Ok(host.id);
         }
         self.contacts
             .heard(ancestor.tenant, node.instance, self.now());
-        if host.status.text == status::RUNNING {
-            return Ok(());
+        if host.status.text != status::RUNNING {
+            let shown = self.show_running(tx, &host).await;
+            shown.map_err(status::store)?;
         }
-        self.show_running(tx, &host).await.map_err(status::store)
+        Ok(host.id)
+    }
+
+    /// Keeps what a machine says that it is made of, if it says something else than before.
+    async fn keep(
+        &self,
+        ancestor: &Ancestor,
+        host: HostId,
+        info: &SystemInfo,
+    ) -> Result<(), StoreError> {
+        let Some(said) = system_info::hardware(info) else {
+            return Ok(());
+        };
+        let digest: hardware::Digest = Sha256::digest(info.encode_to_vec()).into();
+        let tx = self.store.tenant(ancestor.tenant).await?;
+        if hardware::keep(&tx, host, said, &digest, self.now()).await? {
+            tx.commit().await?;
+        }
+        Ok(())
     }
 
     async fn show_running(&self, tx: Tx, host: &Host) -> Result<(), StoreError> {

@@ -1,10 +1,11 @@
 //! What is thrown away now and then: runs whose time is over, contents that nobody refers to, slots that nobody holds,
-//! versions of packages that no node tells of any more.
+//! versions of packages that no node tells of any more, tokens of nodes that have expired.
 
 use std::sync::Arc;
 
+use chrono::TimeDelta;
 use evenkeel_kit::clock::Clock;
-use evenkeel_store::{Store, StoreError, brake, contents, runs, versions};
+use evenkeel_store::{Store, StoreError, brake, contents, node_tokens, runs, versions};
 use tokio::sync::mpsc;
 use tokio_cron_scheduler::{Job, JobScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
@@ -14,6 +15,9 @@ use crate::settings::Settings;
 
 /// How many rows one transaction removes: none lasts long, and other replicas take others.
 const BATCH: u32 = 1_000;
+
+/// How long after its end a token is remembered: clocks differ.
+const AFTERWARDS: TimeDelta = TimeDelta::hours(1);
 
 /// A pass takes no input: what it does follows from the database alone. Rows that another replica is removing are
 /// skipped, so passes on several replicas do no harm.
@@ -37,6 +41,8 @@ pub struct Swept {
     pub slots: u64,
     /// Versions of packages.
     pub versions: u64,
+    /// Tokens of nodes.
+    pub tokens: u64,
 }
 
 /// The calendar cannot be kept.
@@ -92,6 +98,7 @@ impl Housekeeping {
                     contents = swept.contents,
                     slots = swept.slots,
                     versions = swept.versions,
+                    tokens = swept.tokens,
                     "threw away what is not needed any more"
                 );
             }
@@ -116,6 +123,7 @@ impl Housekeeping {
             swept.contents += batch.contents;
             swept.slots += batch.slots;
             swept.versions += batch.versions;
+            swept.tokens += batch.tokens;
             if batch == Swept::default() {
                 break;
             }
@@ -125,6 +133,7 @@ impl Housekeeping {
             ("contents", swept.contents),
             ("slots", swept.slots),
             ("versions", swept.versions),
+            ("tokens", swept.tokens),
         ] {
             metrics::counter!("evenkeel_swept_total", "what" => what).increment(count);
         }
@@ -143,12 +152,14 @@ impl Housekeeping {
         tx.commit().await?;
         let tx = self.store.fleet().await?;
         let versions = versions::clean(&tx, now, BATCH).await?;
+        let tokens = node_tokens::clean(&tx, now - AFTERWARDS, BATCH).await?;
         tx.commit().await?;
         Ok(Swept {
             runs,
             contents,
             slots,
             versions,
+            tokens,
         })
     }
 }

@@ -5,6 +5,7 @@
 //! Nothing is answered OK that was not committed.
 
 mod agent;
+mod bonds;
 mod caller;
 mod contacts;
 mod derived;

@@ -16,6 +16,7 @@ use tonic::service::{LayerExt, Routes};
 use tower::util::MapResponseLayer;
 use uuid::Uuid;
 
+use crate::bonds::Bonds;
 use crate::contacts::Contacts;
 use crate::housekeeping::Housekeeping;
 use crate::outage::Outage;
@@ -38,6 +39,7 @@ pub struct MaintenanceManager {
     pub(crate) authority: Arc<Authority>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) contacts: Contacts,
+    pub(crate) bonds: Arc<Bonds>,
     pub(crate) flood: Arc<Flood>,
     pub(crate) refusals: Arc<Refusals>,
     pub(crate) outage: Arc<Outage>,
@@ -64,6 +66,7 @@ impl MaintenanceManager {
             outage: Arc::default(),
             settings: Arc::new(settings),
             contacts: Contacts::default(),
+            bonds: Arc::default(),
             doors: Arc::new(Semaphore::new(DOORS)),
         }
     }

@@ -51,5 +51,10 @@ pub fn invalid(error: Invalid) -> Status {
 
 /// Somebody who is not let in.
 pub fn auth(error: AuthError) -> Status {
-    Status::unauthenticated(error.to_string())
+    let code = match error {
+        // The token may be a good one: who signed it has not been heard of yet.
+        AuthError::KeysAway => Code::Unavailable,
+        _ => Code::Unauthenticated,
+    };
+    Status::new(code, error.to_string())
 }

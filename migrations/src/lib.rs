@@ -25,6 +25,10 @@ const STEPS: &[Step] = &[
     step!("20261122_000012_policy_rules"),
     step!("20261122_000013_package_versions"),
     step!("20261122_000014_accounts_of_runs"),
+    step!("20261122_000015_lists"),
+    step!("20261122_000016_machines"),
+    step!("20261122_000017_day_zero"),
+    step!("20261122_000018_node_tokens"),
 ];
 
 impl MigratorTrait for Migrator {

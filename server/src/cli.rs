@@ -38,6 +38,8 @@ pub(crate) enum Command {
     /// Make tokens.
     #[command(subcommand)]
     Token(Token),
+    /// Read a password from standard input and print its hash, for the file of users.
+    HashPassword,
 }
 
 #[derive(Debug, Subcommand)]

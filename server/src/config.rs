@@ -1,6 +1,8 @@
 //! Everything the server can be told: a TOML file, over it the environment, over it the command line. One section per
 //! room of the house; an unknown key is an error.
 
+mod auth;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,6 +17,9 @@ use figment::providers::{Env, Format, Serialized, Toml};
 use serde::Deserialize;
 
 use crate::Cli;
+
+use auth::Auth;
+pub(crate) use auth::{Login, Outside, is_origin};
 
 /// Read when no other file is named.
 const USUAL_FILE: &str = "/etc/evenkeel/evenkeeld.toml";
@@ -95,6 +100,10 @@ pub(crate) struct Rest {
     pub(crate) answer_within: Duration,
     /// The largest body of a request, in bytes.
     pub(crate) body_limit: usize,
+    /// Where web pages come from that may use the API, such as `https://ui.example`; `*` is anywhere.
+    pub(crate) cors_origins: Vec<String>,
+    /// How many whole lists are sent at once; each holds a connection to the database until its client has it.
+    pub(crate) streams: usize,
 }
 
 impl Default for Rest {
@@ -106,6 +115,8 @@ impl Default for Rest {
             head_within: Duration::from_secs(10),
             answer_within: inventory.request_timeout,
             body_limit: inventory.body_limit,
+            cors_origins: inventory.cors_origins,
+            streams: inventory.streams,
         }
     }
 }
@@ -170,52 +181,25 @@ impl Default for Admin {
     }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Auth {
-    /// The claims of our own tokens, and how many verified tokens are remembered.
-    pub(crate) tokens: evenkeel_auth::Settings,
-    /// The folder of the signing keys, if not `keys` in the data directory.
-    pub(crate) keys: Option<PathBuf>,
-    /// The folder of the certificate authority, if not `ca` in the data directory.
-    pub(crate) ca: Option<PathBuf>,
-    /// How long the token of the first start counts.
-    #[serde(with = "humantime_serde")]
-    pub(crate) first_token_for: Duration,
-    /// Others whose tokens count.
-    pub(crate) issuers: Vec<Outside>,
-}
-
-impl Default for Auth {
-    fn default() -> Self {
-        Self {
-            tokens: evenkeel_auth::Settings::default(),
-            keys: None,
-            ca: None,
-            first_token_for: Duration::from_hours(30 * 24),
-            issuers: Vec::new(),
-        }
-    }
-}
-
-/// An issuer outside, such as the identity provider of the organisation.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Outside {
-    /// The claim `iss` of its tokens.
-    pub(crate) issuer: String,
-    /// The claim `aud` that its tokens must have; without it any will do.
-    #[serde(default)]
-    pub(crate) audience: Option<String>,
-    /// A file with its JSON Web Key Set.
-    pub(crate) jwks: PathBuf,
-}
-
 impl Config {
     /// Fails on the first unknown or wrong key, before anything is opened.
     pub(crate) fn load(cli: &Cli) -> anyhow::Result<Self> {
-        Self::read(cli.config.as_deref(), cli.data_dir.as_deref())
-            .context("the configuration is not usable")
+        let read = Self::read(cli.config.as_deref(), cli.data_dir.as_deref());
+        let config = read.context("the configuration is not usable")?;
+        let checked = config.check().map_err(anyhow::Error::msg);
+        checked.context("the configuration is not usable")?;
+        Ok(config)
+    }
+
+    /// What is wrong between the keys, if anything is.
+    fn check(&self) -> Result<(), String> {
+        let is_odd = |origin: &&String| *origin != "*" && !is_origin(origin);
+        if let Some(odd) = self.rest.cors_origins.iter().find(is_odd) {
+            return Err(format!(
+                "rest.cors_origins has {odd:?}; an origin looks like https://ui.example"
+            ));
+        }
+        self.auth.check(self.rest.listen)
     }
 
     /// What the REST API is told. What it foresees is what the maintenance manager does, so both look equally far.
@@ -227,6 +211,8 @@ impl Config {
         Ok(evenkeel_inventory::Settings {
             body_limit: self.rest.body_limit,
             request_timeout: self.rest.answer_within,
+            cors_origins: self.rest.cors_origins.clone(),
+            streams: self.rest.streams,
             horizon: Horizon {
                 fetch_ahead: delta(manager.fetch_ahead)?,
                 max_window: delta(manager.max_window)?,
@@ -281,6 +267,8 @@ mod tests {
             [rest]
             listen = "[::1]:0"
             body_limit = 1000
+            cors_origins = ["https://ui.example"]
+            streams = 3
             [maintenance_manager]
             fetch_ahead = "90m"
             retention = "90d"
@@ -294,6 +282,12 @@ mod tests {
             [[auth.issuers]]
             issuer = "https://login.example"
             jwks = "/etc/evenkeel/login.json"
+            [[auth.issuers]]
+            issuer = "https://other.example"
+            discovery = true
+            roles = "groups"
+            [auth.login]
+            users = "/etc/evenkeel/users.toml"
             "#,
         )
         .unwrap();
@@ -302,6 +296,9 @@ mod tests {
         assert_eq!(config.auth.issuers[0].issuer, "https://login.example");
         let inventory = config.inventory().unwrap();
         assert_eq!(inventory.body_limit, 1000);
+        assert_eq!(inventory.cors_origins, ["https://ui.example"]);
+        assert_eq!(inventory.streams, 3);
+        assert_eq!(config.check(), Ok(()));
         assert_eq!(inventory.horizon.fetch_ahead, TimeDelta::minutes(90));
         let manager = &config.maintenance_manager;
         assert_eq!(manager.retention, Duration::from_hours(90 * 24));
@@ -323,10 +320,25 @@ mod tests {
             ("[rest]\nport = 80", "port"),
             ("[southbound]\nlisten = 'everywhere'", "listen"),
             ("stop_within = 'soon'", "stop_within"),
-            ("[[auth.issuers]]\nissuer = 'x'", "jwks"),
+            ("[[auth.issuers]]\njwks = 'x'", "issuer"),
+            ("[auth.login]\nurl = 'https://x'", "users"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(key), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_origin_is_a_scheme_and_a_host() {
+        for (origin, is_one) in [
+            ("https://ui.example", true),
+            ("http://127.0.0.1:3000", true),
+            ("https://ui.example/", false),
+            ("*", true),
+            ("ui.example", false),
+        ] {
+            let config = read(&format!("[rest]\ncors_origins = ['{origin}']")).unwrap();
+            assert_eq!(config.check().is_ok(), is_one, "{origin}");
         }
     }
 

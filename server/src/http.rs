@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
+use axum::{Extension, Router};
 use evenkeel_kit::Lifecycle;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use tokio_util::sync::CancellationToken;
+use tower::Layer;
 
 use crate::listen::{Connection, Listener};
 
@@ -49,8 +50,13 @@ async fn converse(
     router: Router,
     stopping: CancellationToken,
 ) {
-    let Connection { stream, permit } = connection;
-    let service = TowerToHyperService::new(router);
+    let Connection {
+        stream,
+        peer,
+        permit,
+    } = connection;
+    // Each request knows who is at the other end.
+    let service = TowerToHyperService::new(Extension(peer).layer(router));
     let conversation = builder.serve_connection(TokioIo::new(stream), service);
     let mut conversation = std::pin::pin!(conversation);
     let ended = tokio::select! {

@@ -1,8 +1,8 @@
 //! `evenkeeld`: the server executable.
 //!
 //! `evenkeeld all` runs every service in one process; `evenkeeld inventory` and `evenkeeld maintenance-manager` run one
-//! each, in any number of replicas. They share a database, a folder of keys, and nothing else. `migrate`, `openapi` and
-//! `token` are tools.
+//! each, in any number of replicas. They share a database, a folder of keys, and nothing else. `migrate`, `openapi`,
+//! `token` and `hash-password` are tools.
 //!
 //! | file | what it does |
 //! | --- | --- |
@@ -14,8 +14,10 @@
 //! | `services` | the services on their listeners |
 //! | `first_start` | the project `default` and the first token |
 //! | `listen`, `http`, `southbound`, `tls` | listeners: sockets, HTTP, gRPC, certificates |
+//! | `realm` | the endpoint for tokens: people log in with a password |
+//! | `unguarded` | what is still looked at when everybody is let in |
 //! | `admin`, `observe` | health, readiness, metrics |
-//! | `tools` | `migrate`, `openapi`, `token` |
+//! | `tools` | `migrate`, `openapi`, `token`, `hash-password` |
 
 mod admin;
 mod cli;
@@ -27,11 +29,13 @@ mod house;
 mod http;
 mod listen;
 mod observe;
+mod realm;
 mod services;
 mod southbound;
 mod start;
 mod tls;
 mod tools;
+mod unguarded;
 
 pub use cli::Cli;
 pub use start::run;

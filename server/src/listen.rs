@@ -12,6 +12,10 @@ use tokio_util::sync::CancellationToken;
 /// How long nothing is accepted after the system had no file or memory left for a connection.
 const BREATH: Duration = Duration::from_millis(100);
 
+/// How often a silent peer is asked whether it is there, and how many times.
+const PROBE_EVERY: Duration = Duration::from_secs(15);
+const PROBES: u32 = 4;
+
 /// A socket that takes connections.
 #[derive(Debug)]
 pub(crate) struct Listener {
@@ -21,10 +25,15 @@ pub(crate) struct Listener {
     keep_alive: Duration,
 }
 
+/// Who is at the other end of a connection: a client, or the last proxy before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
 /// A connection. The permit is given back with it.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) stream: TcpStream,
+    pub(crate) peer: Peer,
     pub(crate) permit: OwnedSemaphorePermit,
 }
 
@@ -73,23 +82,31 @@ impl Listener {
     async fn accept_one(&self) -> std::io::Result<Connection> {
         let permit = Arc::clone(&self.room).acquire_owned().await;
         let permit = permit.map_err(std::io::Error::other)?;
-        let (stream, _) = self.socket.accept().await?;
+        let (stream, peer) = self.socket.accept().await?;
         if let Err(error) = look_after(&stream, self.keep_alive) {
             tracing::debug!(%error, "cannot look after a connection");
         }
-        Ok(Connection { stream, permit })
+        Ok(Connection {
+            stream,
+            peer: Peer(peer),
+            permit,
+        })
     }
 }
 
-/// Finds peers that are gone without a word; costs nothing while they talk.
+/// Finds peers that are gone without a word, or read no more of what they asked for; costs nothing while they talk.
 fn look_after(stream: &TcpStream, after: Duration) -> std::io::Result<()> {
     use rustix::net::sockopt;
 
+    let after = after.max(Duration::from_secs(1));
+    let in_all = (after + PROBE_EVERY * PROBES).as_millis();
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, after.max(Duration::from_secs(1)))?;
-    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(15))?;
-    sockopt::set_tcp_keepcnt(stream, 4)?;
+    sockopt::set_tcp_keepidle(stream, after)?;
+    sockopt::set_tcp_keepintvl(stream, PROBE_EVERY)?;
+    sockopt::set_tcp_keepcnt(stream, PROBES)?;
+    // The kernel ends a connection whose other end takes nothing for so long, whatever else it answers.
+    sockopt::set_tcp_user_timeout(stream, u32::try_from(in_all).unwrap_or(u32::MAX))?;
     Ok(())
 }
 
@@ -137,5 +154,7 @@ mod tests {
         assert!(rustix::net::sockopt::socket_keepalive(&taken.stream).unwrap());
         let idle = rustix::net::sockopt::tcp_keepidle(&taken.stream).unwrap();
         assert_eq!(idle, Duration::from_mins(1));
+        let stalled = rustix::net::sockopt::tcp_user_timeout(&taken.stream).unwrap();
+        assert_eq!(stalled, 120_000);
     }
 }

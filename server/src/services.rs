@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use axum::Router;
 use evenkeel_inventory::Inventory;
 use evenkeel_kit::Lifecycle;
 use evenkeel_maintenance_manager::MaintenanceManager;
@@ -16,7 +17,8 @@ use serde::Serialize;
 use crate::config::Config;
 use crate::house::House;
 use crate::listen::Listener;
-use crate::{admin, http, observe, southbound};
+use crate::realm::Realm;
+use crate::{admin, http, observe, southbound, unguarded};
 
 /// Which services this process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,15 +97,9 @@ impl Listeners {
         life: &Lifecycle,
     ) -> anyhow::Result<()> {
         let metrics = observe::install()?;
+        house.authority.keep_fresh(life)?;
         if let Some(listener) = self.rest {
-            let inventory = Inventory {
-                store: house.store.clone(),
-                clock: Arc::clone(&house.clock),
-                authority: Arc::clone(&house.authority),
-                ca_digest: house.certificates.digest(),
-                settings: config.inventory()?,
-            };
-            let router = observe::http(evenkeel_inventory::router(inventory));
+            let router = observe::http(rest(&config, house)?);
             http::serve("rest", listener, router, config.rest.head_within, life);
         }
         if let Some(listener) = self.southbound {
@@ -122,6 +118,24 @@ impl Listeners {
         http::serve("admin", self.admin, router, Duration::from_secs(10), life);
         Ok(())
     }
+}
+
+/// The REST API, and beside it what else is on its listener.
+fn rest(config: &Config, house: &House) -> anyhow::Result<Router> {
+    let mut router = evenkeel_inventory::router(Inventory {
+        store: house.store.clone(),
+        clock: Arc::clone(&house.clock),
+        authority: Arc::clone(&house.doorkeeper),
+        ca_digest: house.certificates.digest(),
+        settings: config.inventory()?,
+    });
+    if let Some(login) = &config.auth.login {
+        router = Realm::open(login, &house.authority, &house.clock)?.beside(router);
+    }
+    if config.auth.disabled {
+        router = unguarded::only_from_here(router, &config.rest.cors_origins);
+    }
+    Ok(router)
 }
 
 impl Addresses {

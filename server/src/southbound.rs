@@ -60,7 +60,8 @@ fn shake_hands(
 ) {
     let (own, stopping) = (life.clone(), life.stopping());
     life.spawn("southbound handshakes", async move {
-        while let Some(Connection { stream, permit }) = listener.accept(&stopping).await {
+        while let Some(connection) = listener.accept(&stopping).await {
+            let Connection { stream, permit, .. } = connection;
             let (acceptor, give, stopping) = (acceptor.clone(), give.clone(), stopping.clone());
             own.spawn_brief("southbound handshake", async move {
                 let shaken = tokio::select! {

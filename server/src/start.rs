@@ -50,6 +50,7 @@ async fn obey(cli: Cli, config: Config) -> anyhow::Result<ExitCode> {
         Command::Migrate => tools::migrate(&config).await,
         Command::Openapi => tools::openapi(),
         Command::Token(Token::Operator(wanted)) => tools::operator_token(&config, &wanted).await,
+        Command::HashPassword => tools::hash_password(),
     }
 }
 

@@ -1,13 +1,13 @@
-//! `migrate`, `openapi` and `token`: they do one thing and end.
+//! `migrate`, `openapi`, `token` and `hash-password`: they do one thing and end.
 
-use std::io::{self, Write};
+use std::io::{self, BufRead, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use chrono::TimeDelta;
-use evenkeel_auth::Role;
-use evenkeel_kit::{Clock, SystemClock};
+use evenkeel_auth::{Role, users};
+use evenkeel_kit::{Clock, Secret, SystemClock};
 use evenkeel_store::projects;
 use uuid::Uuid;
 
@@ -49,6 +49,17 @@ pub(crate) async fn operator_token(config: &Config, wanted: &Operator) -> anyhow
         .context("cannot make a token")?;
     tracing::info!(%role, subject = wanted.subject, expires_at = %issued.expires_at, "made a token");
     print(issued.token.reveal())
+}
+
+/// Prints the hash of the password on the first line of standard input.
+pub(crate) fn hash_password() -> anyhow::Result<ExitCode> {
+    let mut line = String::new();
+    io::stdin()
+        .lock()
+        .read_line(&mut line)
+        .context("cannot read the password from standard input")?;
+    line.truncate(line.trim_end_matches(['\r', '\n']).len());
+    print(&users::hash(&Secret::new(line))?)
 }
 
 /// A UUID is taken as it is; a name is looked up in the database.

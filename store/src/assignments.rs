@@ -14,10 +14,9 @@ use crate::brake::{FAILED, count, key};
 use crate::chain::Chain;
 use crate::error::StoreError;
 use crate::keyed::{self, Keyed};
-use crate::page::{Listed, Page};
 use crate::rows::assignment::{ActiveModel, Column, Entity, Model};
 use crate::rows::{host, instance, named, os_profile, region, site, update_policy};
-use crate::tx::{Tx, all, among, columns, execute, one};
+use crate::tx::{self, Tx, among, columns, execute, one};
 
 const WHAT: &str = "assignment";
 
@@ -229,34 +228,18 @@ pub async fn find(tx: &Tx, scope: Scope, now: Time) -> Result<Assignment, StoreE
     assignment(&row.ok_or(StoreError::NotFound { what: WHAT })?)
 }
 
-/// Part of what is assigned: to sites, to regions and to the project first.
+/// All that is assigned: to sites, to regions and to the project first.
 ///
 /// # Errors
 /// The database cannot be reached.
-pub async fn list(tx: &Tx, page: Page, now: Time) -> Result<Listed<Assignment>, StoreError> {
+pub async fn all(tx: &Tx, now: Time) -> Result<Vec<Assignment>, StoreError> {
     let sql = format!(
-        "SELECT {} WHERE a.tenant_id = $2 \
-         ORDER BY a.target_kind DESC, a.target_id DESC \
-         LIMIT $3 OFFSET $4",
+        "SELECT {} WHERE a.tenant_id = $2 ORDER BY a.target_kind DESC, a.target_id DESC",
         counted()
     );
-    let limit = page
-        .limit
-        .map(|limit| i64::try_from(limit).unwrap_or(i64::MAX));
-    let offset = i64::try_from(page.offset).unwrap_or(i64::MAX);
-    let tenant = tx.tenant().uuid();
-    let values = [now.into(), tenant.into(), limit.into(), offset.into()];
-    let rows = all(tx.conn(), sql, values).await?;
-    let total = "SELECT count(*) FROM assignments WHERE tenant_id = $1";
-    let total = match one(tx.conn(), total, [tenant.into()]).await? {
-        Some(row) => row.try_get_by_index::<i64>(0)?.cast_unsigned(),
-        None => 0,
-    };
-    let items: Result<_, _> = rows.iter().map(assignment).collect();
-    Ok(Listed {
-        items: items?,
-        total,
-    })
+    let values = [now.into(), tx.tenant().uuid().into()];
+    let rows = tx::all(tx.conn(), sql, values).await?;
+    rows.iter().map(assignment).collect()
 }
 
 /// The columns of an assignment and how far its limits are used up, and whence. The first parameter is the time.
@@ -350,7 +333,7 @@ pub(crate) async fn along(tx: &Tx, chain: &Chain) -> Result<Vec<Assigned>, Store
         .map(|scope| scope.bits().cast_signed())
         .collect();
     let values = [tx.tenant().uuid().into(), kinds.into(), ids.into()];
-    let rows = all(tx.conn(), sql, values).await?;
+    let rows = tx::all(tx.conn(), sql, values).await?;
     rows.iter().map(assigned).collect()
 }
 

@@ -182,7 +182,7 @@ pub async fn world(
     let now = reading.now();
     let around = surroundings(tx, host, node).await?;
     let known = NodeFacts {
-        trusted: host.is_trusted(),
+        trusted: host.is_trusted() && around.trusted,
         provisioned: node.provisioned,
         os_kind: around.os.spec.kind,
         running: Image::of(&around.os),

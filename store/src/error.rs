@@ -89,6 +89,16 @@ pub enum Conflict {
         /// How many may lie in each other.
         limit: usize,
     },
+    /// It cannot come to stand there from where it stands.
+    #[error("{what} is {from} and cannot become {to}")]
+    Transition {
+        /// The table, in the singular.
+        what: &'static str,
+        /// Where it stands.
+        from: &'static str,
+        /// Where it should stand.
+        to: &'static str,
+    },
     /// A rule that has no words of its own.
     #[error("a rule of the database forbids it: {rule}")]
     Rule {
@@ -164,7 +174,9 @@ fn conflict(name: &str, message: &str) -> Conflict {
     if let Some((_, what, field)) = UNIQUE.iter().find(|(rule, ..)| *rule == name) {
         return Conflict::Taken { what, field };
     }
-    let Some(reference) = REFERENCES.iter().find(|reference| reference.rule == name) else {
+    let known = REFERENCES.iter().find(|reference| reference.rule == name);
+    let to_project = || name.ends_with(OF_A_PROJECT.rule).then_some(OF_A_PROJECT);
+    let Some(reference) = known.or_else(to_project) else {
         let rule = name.to_owned();
         return Conflict::Rule { rule };
     };
@@ -186,6 +198,9 @@ const UNIQUE: &[(&str, &str, &str)] = &[
     ("os_profiles_name", OS, "name"),
     ("os_profiles_image", OS, "profileName and imageId"),
     ("instances_host", "instance_resource", "hostID"),
+    ("providers_name", PROVIDER, "name"),
+    ("custom_configs_name", CUSTOM_CONFIG, "name"),
+    ("local_accounts_username", LOCAL_ACCOUNT, "username"),
 ];
 
 /// What refers to what.
@@ -213,25 +228,28 @@ const fn reference(
     }
 }
 
+/// What each table refers to that has things of projects: one that was deleted meanwhile. The rules differ in their
+/// beginnings.
+const OF_A_PROJECT: &Reference = &reference(
+    "_tenant_id_fkey",
+    "project",
+    "what is still in it",
+    "projectName",
+);
+
 const HOST: &str = "host_resource";
 const OS: &str = "operating_system_resource";
 const REGION: &str = "region_resource";
 const SITE: &str = "site_resource";
+const PROVIDER: &str = "provider_resource";
+const CUSTOM_CONFIG: &str = "custom_config_resource";
+const LOCAL_ACCOUNT: &str = "local_account_resource";
+const INSTANCE: &str = "an instance";
 const SCHEDULE: &str = "a schedule";
 
 const REFERENCES: &[Reference] = &[
-    reference(
-        "instances_tenant_id_host_id_fkey",
-        HOST,
-        "an instance",
-        "hostID",
-    ),
-    reference(
-        "node_states_tenant_id_os_id_fkey",
-        OS,
-        "an instance",
-        "osID",
-    ),
+    reference("instances_tenant_id_host_id_fkey", HOST, INSTANCE, "hostID"),
+    reference("node_states_tenant_id_os_id_fkey", OS, INSTANCE, "osID"),
     reference(
         "update_policies_tenant_id_target_os_id_fkey",
         OS,
@@ -252,6 +270,21 @@ const REFERENCES: &[Reference] = &[
     ),
     reference("sites_region", REGION, "a site", "regionId"),
     reference("hosts_site", SITE, "a host", "siteId"),
+    reference("hosts_provider", PROVIDER, "a host", "provider"),
+    reference("host_hardware_host", HOST, "its hardware", "host"),
+    reference("node_tokens_host", HOST, "a token of its node", "host"),
+    reference(
+        "instances_local_account",
+        LOCAL_ACCOUNT,
+        INSTANCE,
+        "localAccountID",
+    ),
+    reference(
+        "instance_custom_configs_config",
+        CUSTOM_CONFIG,
+        INSTANCE,
+        "customConfigID",
+    ),
     reference(
         "single_schedules_tenant_id_target_host_id_fkey",
         HOST,
@@ -273,6 +306,6 @@ const REFERENCES: &[Reference] = &[
         SCHEDULE,
         "targetRegionId",
     ),
-    reference("node_states_packages", "content", "an instance", "packages"),
+    reference("node_states_packages", "content", INSTANCE, "packages"),
     reference("update_runs_packages", "content", "a run", "packages"),
 ];

@@ -1,9 +1,13 @@
 //! Hosts.
 
+mod standing;
+mod summary;
+
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::host::{Host, HostState, Registration, SerialNumber};
-use evenkeel_domain::id::{HostId, SiteId};
+use evenkeel_domain::id::{HostId, ProviderId, SiteId};
+use evenkeel_domain::place::Metadata;
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::text::Name;
 use sea_orm::sea_query::Expr;
@@ -15,11 +19,14 @@ use uuid::Uuid;
 use crate::assignments;
 use crate::error::StoreError;
 use crate::keyed::Keyed;
-use crate::page::{self, Listed, Page};
+use crate::regions::labels;
 use crate::rows::host::{ActiveModel, Column, Entity, Model};
 use crate::rows::named;
 use crate::tx::Tx;
 use crate::{ids, keyed};
+
+pub use standing::{INVALIDATED, invalidate, want};
+pub use summary::{HostSummary, summary};
 
 /// Makes a host that has not spoken yet.
 ///
@@ -47,6 +54,9 @@ pub async fn register(tx: &Tx, host: &Registration, now: Time) -> Result<Host, S
         created_at: Set(now),
         updated_at: Set(now),
         site_id: Set(None),
+        metadata: Set(labels(&Metadata::default())),
+        provider_id: Set(None),
+        user_lvm_size: Set(host.user_lvm_size.cast_signed()),
     };
     row.insert(tx.conn()).await?.try_into()
 }
@@ -124,14 +134,6 @@ pub async fn lock(tx: &Tx, id: HostId) -> Result<Host, StoreError> {
     found.ok_or(StoreError::NotFound { what })?.try_into()
 }
 
-/// Part of the hosts, by id.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn list(tx: &Tx, page: Page) -> Result<Listed<Host>, StoreError> {
-    page::read(tx, tx.scope::<Entity>().order_by_asc(Column::Id), page).await
-}
-
 /// What a machine says of itself when it joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joining {
@@ -170,7 +172,7 @@ pub async fn joined(tx: &Tx, id: HostId, joining: &Joining, now: Time) -> Result
     row.update(tx.conn()).await?.try_into()
 }
 
-/// Notes what a host is doing, if it is something else than before.
+/// Notes what a host is doing, if it is something else than before and the host is believed.
 ///
 /// # Errors
 /// The database cannot be reached.
@@ -188,7 +190,32 @@ pub async fn set_status(tx: &Tx, id: HostId, status: &Status) -> Result<(), Stor
             Expr::value(HostState::Onboarded.name()),
         )
         .filter(Column::Id.eq(id.bits().cast_signed()))
-        .filter(Column::Status.ne(status.text.clone()));
+        .filter(Column::Status.ne(status.text.clone()))
+        .filter(Column::CurrentState.is_not_in(distrusted()));
+    change.exec(tx.conn()).await?;
+    Ok(())
+}
+
+/// The states in which a host is not believed.
+fn distrusted() -> impl Iterator<Item = &'static str> {
+    let states = HostState::ALL.iter().filter(|state| !state.is_trusted());
+    states.map(|state| state.name())
+}
+
+/// Notes the serial number of a host that has none yet.
+///
+/// # Errors
+/// The database cannot be reached.
+pub(crate) async fn note_serial(
+    tx: &Tx,
+    id: HostId,
+    serial: &SerialNumber,
+) -> Result<(), StoreError> {
+    let change = tx
+        .change::<Entity>()
+        .col_expr(Column::Serial, Expr::value(serial.as_str()))
+        .filter(Column::Id.eq(id.bits().cast_signed()))
+        .filter(Column::Serial.is_null());
     change.exec(tx.conn()).await?;
     Ok(())
 }
@@ -200,6 +227,8 @@ pub struct HostChange {
     pub name: Option<Name>,
     /// Where it stands; none is nowhere.
     pub site: Option<Option<SiteId>>,
+    /// Its labels, all of them.
+    pub metadata: Option<Metadata>,
 }
 
 /// Changes a host.
@@ -226,6 +255,9 @@ pub async fn change(
     if let Some(site) = change.site {
         row.site_id = Set(site.map(|site| site.bits().cast_signed()));
     }
+    if let Some(metadata) = &change.metadata {
+        row.metadata = Set(labels(metadata));
+    }
     row.update(tx.conn()).await?.try_into()
 }
 
@@ -248,6 +280,8 @@ impl TryFrom<Model> for Host {
         let serial = SerialNumber::parse("serial", row.serial.as_deref().unwrap_or_default());
         let site = row.site_id.map(|id| SiteId::from_bits(id.cast_unsigned()));
         let indication = Indication::from_name(&row.status_indication);
+        let metadata = serde_json::from_value(row.metadata).ok();
+        let lvm_size = u32::try_from(row.user_lvm_size).ok();
         Ok(Self {
             id: HostId::from_bits(row.id.cast_unsigned()),
             name: named(Name::parse("name", &row.name).ok(), TABLE, row.id, "name")?,
@@ -265,6 +299,11 @@ impl TryFrom<Model> for Host {
             public_key: row.public_key,
             created_at: row.created_at,
             site,
+            provider: row
+                .provider_id
+                .map(|id| ProviderId::from_bits(id.cast_unsigned())),
+            metadata: named(metadata, TABLE, row.id, "metadata")?,
+            user_lvm_size: named(lvm_size, TABLE, row.id, "user_lvm_size")?,
             updated_at: row.updated_at,
         })
     }

@@ -4,26 +4,27 @@ use std::collections::HashMap;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Limits, Scope};
-use evenkeel_domain::id::{HostId, InstanceId, PolicyId};
+use evenkeel_domain::id::{CustomConfigId, HostId, InstanceId, LocalAccountId, OsId, PolicyId};
 use evenkeel_domain::instance::{Instance, InstanceKind, InstanceState, NewInstance};
 use evenkeel_domain::os::SecurityFeature;
+use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::text::Name;
-use sea_orm::{ActiveModelTrait, EntityTrait, QueryFilter, QueryOrder, Set};
+use sea_orm::{ActiveModelTrait, EntityTrait, JoinType, QueryFilter, QuerySelect, SelectTwo, Set};
 
 use crate::assignments;
 use crate::error::StoreError;
+use crate::hosts::INVALIDATED;
 use crate::keyed::Keyed;
 use crate::nodes;
-use crate::page::{self, Listed, Page};
 use crate::rows::instance::{ActiveModel, Column, Entity, Model};
 use crate::rows::{named, node_state};
-use crate::tx::{Tx, among};
+use crate::tx::{Tx, all, among, execute};
 use crate::{ids, keyed};
 
 /// Makes an instance, with what is known of its node: nothing yet.
 ///
 /// # Errors
-/// The host has one already, or host, operating system or policy is not in the project.
+/// The host has one already, or host, operating system, policy, account or configuration is not in the project.
 pub async fn create(tx: &Tx, new: &NewInstance, now: Time) -> Result<Instance, StoreError> {
     // The order of locks: what is wanted before the rows that it refers to.
     if new.policy.is_some() {
@@ -41,16 +42,34 @@ pub async fn create(tx: &Tx, new: &NewInstance, now: Time) -> Result<Instance, S
         security_feature: Set(new.security_feature.name().to_owned()),
         created_at: Set(now),
         updated_at: Set(now),
+        local_account_id: Set(new.local_account.map(|id| id.bits().cast_signed())),
     };
     Entity::insert(row)
         .exec_without_returning(tx.conn())
         .await?;
     nodes::create(tx, id, new.os, now).await?;
+    configure(tx, id, &new.custom_configs).await?;
     if let Some(policy) = new.policy {
         let unlimited = Limits::default();
         assignments::set(tx, Scope::Instance(id), policy, unlimited, now).await?;
     }
     find(tx, id).await
+}
+
+/// Says with which configurations an instance starts for the first time.
+async fn configure(tx: &Tx, id: InstanceId, configs: &[CustomConfigId]) -> Result<(), StoreError> {
+    if configs.is_empty() {
+        return Ok(());
+    }
+    let sql = "INSERT INTO instance_custom_configs (tenant_id, instance_id, custom_config_id) \
+               SELECT DISTINCT $1::uuid, $2::integer, id FROM unnest($3::integer[]) AS given (id)";
+    let configs: Vec<i32> = configs.iter().map(|id| id.bits().cast_signed()).collect();
+    let values = [
+        tx.tenant().uuid().into(),
+        id.bits().cast_signed().into(),
+        configs.into(),
+    ];
+    execute(tx.conn(), sql, values).await.map(drop)
 }
 
 /// The instance with this id.
@@ -59,6 +78,16 @@ pub async fn create(tx: &Tx, new: &NewInstance, now: Time) -> Result<Instance, S
 /// There is none in the project.
 pub async fn find(tx: &Tx, id: InstanceId) -> Result<Instance, StoreError> {
     only(find_many(tx, &[id]).await?)
+}
+
+/// The instance with this id, locked with the state of its node: nothing is reported of it until the end of the
+/// transaction.
+///
+/// # Errors
+/// There is none in the project.
+pub async fn lock(tx: &Tx, id: InstanceId) -> Result<Instance, StoreError> {
+    nodes::lock_row(tx, id).await?;
+    find(tx, id).await
 }
 
 /// The instance on this host.
@@ -80,12 +109,8 @@ fn only(instances: Vec<Instance>) -> Result<Instance, StoreError> {
 /// The database cannot be reached.
 pub async fn of_hosts(tx: &Tx, hosts: &[HostId]) -> Result<Vec<Instance>, StoreError> {
     let bits = hosts.iter().map(|id| id.bits().cast_signed());
-    let rows = tx
-        .scope::<Entity>()
-        .filter(among(Column::HostId, bits))
-        .all(tx.conn())
-        .await?;
-    whole(tx, rows).await
+    let rows = with_states(tx).filter(among(Column::HostId, bits));
+    whole(tx, rows.all(tx.conn()).await?).await
 }
 
 /// The instances with these ids that there are, in no order.
@@ -94,35 +119,8 @@ pub async fn of_hosts(tx: &Tx, hosts: &[HostId]) -> Result<Vec<Instance>, StoreE
 /// The database cannot be reached.
 pub async fn find_many(tx: &Tx, ids: &[InstanceId]) -> Result<Vec<Instance>, StoreError> {
     let bits = ids.iter().map(|id| id.bits().cast_signed());
-    let rows = tx
-        .scope::<Entity>()
-        .filter(among(Column::Id, bits))
-        .all(tx.conn())
-        .await?;
-    whole(tx, rows).await
-}
-
-/// Part of the instances, by id.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn list(tx: &Tx, page: Page) -> Result<Listed<Instance>, StoreError> {
-    let rows: Listed<Row> =
-        page::read(tx, tx.scope::<Entity>().order_by_asc(Column::Id), page).await?;
-    let total = rows.total;
-    let items = whole(tx, rows.items.into_iter().map(|row| row.0).collect()).await?;
-    Ok(Listed { items, total })
-}
-
-/// A row that is not an instance yet: its node's state is missing.
-struct Row(Model);
-
-impl TryFrom<Model> for Row {
-    type Error = StoreError;
-
-    fn try_from(row: Model) -> Result<Self, StoreError> {
-        Ok(Self(row))
-    }
+    let rows = with_states(tx).filter(among(Column::Id, bits));
+    whole(tx, rows.all(tx.conn()).await?).await
 }
 
 /// What a person may change of an instance. What is not given stays.
@@ -130,6 +128,10 @@ impl TryFrom<Model> for Row {
 pub struct InstanceChange {
     /// Its name.
     pub name: Option<Name>,
+    /// What it runs on.
+    pub kind: Option<InstanceKind>,
+    /// Which operating system its node will run (see [`Instance::check_os`]).
+    pub os: Option<OsId>,
     /// The policy that is assigned to it; none takes it back.
     pub policy: Option<Option<PolicyId>>,
 }
@@ -137,7 +139,7 @@ pub struct InstanceChange {
 /// Changes an instance.
 ///
 /// # Errors
-/// There is none in the project, or the policy is not in it.
+/// There is none in the project, or the operating system or the policy is not in it.
 pub async fn change(
     tx: &Tx,
     id: InstanceId,
@@ -147,7 +149,10 @@ pub async fn change(
     if change.policy.is_some() {
         tx.write_wanted().await?;
     }
-    let before = find(tx, id).await?;
+    let before = lock(tx, id).await?;
+    if let Some(os) = change.os.filter(|os| *os != before.summary.os) {
+        nodes::set_os(tx, id, os).await?;
+    }
     // The same policy once more changes nothing: its limits and what has failed stay.
     if let Some(policy) = change.policy.filter(|policy| *policy != before.policy) {
         match policy {
@@ -162,11 +167,37 @@ pub async fn change(
             .name
             .as_ref()
             .map_or(sea_orm::NotSet, |name| Set(name.to_string())),
+        kind: change
+            .kind
+            .map_or(sea_orm::NotSet, |kind| Set(kind.name().to_owned())),
         updated_at: Set(now),
         ..Default::default()
     };
     row.update(tx.conn()).await?;
     find(tx, id).await
+}
+
+/// Withdraws the trust in an instance: from now on its node is not listened to. Once more changes nothing.
+///
+/// # Errors
+/// There is none in the project.
+pub async fn invalidate(tx: &Tx, id: InstanceId, now: Time) -> Result<(), StoreError> {
+    let before = lock(tx, id).await?;
+    let untrusted = InstanceState::Untrusted;
+    if before.desired == untrusted && before.current == untrusted {
+        return Ok(());
+    }
+    let row = ActiveModel {
+        tenant_id: Set(tx.tenant().uuid()),
+        id: Set(id.bits().cast_signed()),
+        desired_state: Set(untrusted.name().to_owned()),
+        current_state: Set(untrusted.name().to_owned()),
+        updated_at: Set(now),
+        ..Default::default()
+    };
+    row.update(tx.conn()).await?;
+    let status = Status::new(INVALIDATED, Indication::Idle, now);
+    nodes::set_status(tx, id, &status).await
 }
 
 /// Removes an instance, with its runs and what was assigned to it.
@@ -181,41 +212,68 @@ pub async fn delete(tx: &Tx, id: InstanceId) -> Result<(), StoreError> {
     assignments::clear(tx, Scope::Instance(id)).await
 }
 
-/// Puts rows together with what their nodes said and what is assigned to them: two statements for any number of them.
-async fn whole(tx: &Tx, rows: Vec<Model>) -> Result<Vec<Instance>, StoreError> {
-    let ids: Vec<_> = rows
-        .iter()
-        .map(|row| InstanceId::from_bits(row.id.cast_unsigned()))
-        .collect();
-    let states = tx
-        .scope::<node_state::Entity>()
-        .filter(among(
-            node_state::Column::InstanceId,
-            rows.iter().map(|row| row.id),
-        ))
-        .all(tx.conn())
-        .await?;
-    let mut states: HashMap<i32, _> = states
-        .into_iter()
-        .map(|row| (row.instance_id, row))
-        .collect();
+/// Instances together with what their nodes said.
+fn with_states(tx: &Tx) -> SelectTwo<Entity, node_state::Entity> {
+    let of_node = Entity::belongs_to(node_state::Entity)
+        .from((Column::TenantId, Column::Id))
+        .to((node_state::Column::TenantId, node_state::Column::InstanceId));
+    tx.scope::<Entity>()
+        .join(JoinType::LeftJoin, of_node.into())
+        .select_also(node_state::Entity)
+}
+
+/// Puts rows together with what is assigned to them and with their configurations: two statements for any number of them.
+async fn whole(
+    tx: &Tx,
+    rows: Vec<(Model, Option<node_state::Model>)>,
+) -> Result<Vec<Instance>, StoreError> {
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    let id_of = |row: &Model| InstanceId::from_bits(row.id.cast_unsigned());
+    let ids: Vec<_> = rows.iter().map(|(row, _)| id_of(row)).collect();
     let policies: HashMap<_, _> = assignments::of_instances(tx, &ids)
         .await?
         .into_iter()
         .collect();
+    let mut configs = configs(tx, &ids).await?;
     let mut instances = Vec::with_capacity(rows.len());
-    for (row, id) in rows.into_iter().zip(ids) {
-        let state = named(states.remove(&row.id), "node_states", row.id, "instance_id")?;
-        instances.push(instance(row, state, policies.get(&id).copied())?);
+    for (row, state) in rows {
+        let state = named(state, "node_states", row.id, "instance_id")?;
+        let id = id_of(&row);
+        instances.push(Instance {
+            policy: policies.get(&id).copied(),
+            custom_configs: configs.remove(&id).unwrap_or_default(),
+            ..instance(row, state)?
+        });
     }
     Ok(instances)
 }
 
-fn instance(
-    row: Model,
-    state: node_state::Model,
-    policy: Option<PolicyId>,
-) -> Result<Instance, StoreError> {
+/// The configurations of instances, by id.
+async fn configs(
+    tx: &Tx,
+    instances: &[InstanceId],
+) -> Result<HashMap<InstanceId, Vec<CustomConfigId>>, StoreError> {
+    let sql = "SELECT instance_id, custom_config_id FROM instance_custom_configs \
+               WHERE tenant_id = $1 AND instance_id = ANY ($2)";
+    let bits: Vec<i32> = instances.iter().map(|id| id.bits().cast_signed()).collect();
+    let mut configs: HashMap<_, Vec<_>> = HashMap::new();
+    for row in all(tx.conn(), sql, [tx.tenant().uuid().into(), bits.into()]).await? {
+        let (instance, config): (i32, i32) = (row.try_get_by_index(0)?, row.try_get_by_index(1)?);
+        configs
+            .entry(InstanceId::from_bits(instance.cast_unsigned()))
+            .or_default()
+            .push(CustomConfigId::from_bits(config.cast_unsigned()));
+    }
+    for of_one in configs.values_mut() {
+        of_one.sort_unstable();
+    }
+    Ok(configs)
+}
+
+/// An instance without what is assigned to it and without its configurations.
+fn instance(row: Model, state: node_state::Model) -> Result<Instance, StoreError> {
     const TABLE: &str = "instances";
     let at = |name: &str, column| named(InstanceState::from_name(name), TABLE, row.id, column);
     let security = SecurityFeature::from_name(&row.security_feature);
@@ -227,7 +285,11 @@ fn instance(
         desired: at(&row.desired_state, "desired_state")?,
         current: at(&row.current_state, "current_state")?,
         security_feature: named(security, TABLE, row.id, "security_feature")?,
-        policy,
+        policy: None,
+        local_account: row
+            .local_account_id
+            .map(|id| LocalAccountId::from_bits(id.cast_unsigned())),
+        custom_configs: Vec::new(),
         summary: nodes::summary(state)?,
         created_at: row.created_at,
         updated_at: row.updated_at,

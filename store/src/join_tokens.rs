@@ -7,13 +7,11 @@ use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ActiveModelTrait, ColumnTrait, EntityTrait, ExprTrait, QueryFilter, QueryOrder, QuerySelect,
-    Set,
+    ActiveModelTrait, ColumnTrait, EntityTrait, ExprTrait, QueryFilter, QuerySelect, Set,
 };
 
 use crate::error::StoreError;
 use crate::keyed::Keyed;
-use crate::page::{self, Listed, Page};
 use crate::rows::join_token::{ActiveModel, Column, Entity, Model};
 use crate::rows::named;
 use crate::tx::{FleetTx, Tx};
@@ -46,12 +44,16 @@ pub async fn create(
     row.insert(tx.conn()).await?.try_into()
 }
 
-/// Part of the tokens, by id.
+/// The tokens, by id.
 ///
 /// # Errors
 /// The database cannot be reached.
-pub async fn list(tx: &Tx, page: Page) -> Result<Listed<JoinToken>, StoreError> {
-    page::read(tx, tx.scope::<Entity>().order_by_asc(Column::Id), page).await
+pub async fn all(tx: &Tx) -> Result<Vec<JoinToken>, StoreError> {
+    let rows = tx.scope::<Entity>().all(tx.conn()).await?;
+    let tokens: Result<Vec<_>, _> = rows.into_iter().map(JoinToken::try_from).collect();
+    let mut tokens = tokens?;
+    tokens.sort_by_key(|token| token.id);
+    Ok(tokens)
 }
 
 /// The token with this id.

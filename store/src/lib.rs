@@ -1,17 +1,16 @@
 //! How it is kept: everything that is read from and written to the database. All SQL is here.
 //!
-//! There is no reading or writing on a bare [`Store`]: [`Store::tenant`] and [`Store::fleet`] open a transaction with a
-//! scope, every query starts from that scope, and row-level security is the second wall behind it.
+//! There is no reading or writing on a bare [`Store`]: [`Store::tenant`], [`Store::snapshot`] and [`Store::fleet`] open a
+//! transaction with a scope, every query starts from that scope, and row-level security is the second wall behind it.
 //!
-//! One file per aggregate. Locks are taken in one order: the project's advisory lock, the node's state, the
-//! assignment, the run.
+//! One file per aggregate; lists of all of them are in [`listing`]. Locks are taken in one order: the project's advisory
+//! lock, the node's state, the assignment, the run.
 
 mod chain;
 mod check;
 mod error;
 mod ids;
 mod keyed;
-mod page;
 mod pool;
 mod rows;
 mod tx;
@@ -21,16 +20,22 @@ pub mod brake;
 pub mod changes;
 pub mod contacts;
 pub mod contents;
+pub mod custom_configs;
 pub mod decisions;
+pub mod hardware;
 pub mod hosts;
 pub mod instances;
 pub mod join_tokens;
+pub mod listing;
+pub mod local_accounts;
+pub mod node_tokens;
 pub mod nodes;
 pub mod orders;
 pub mod os_profiles;
 pub mod pauses;
 pub mod policies;
 pub mod projects;
+pub mod providers;
 pub mod regions;
 pub mod runs;
 pub mod schedules;
@@ -43,6 +48,5 @@ pub mod versions;
 pub use chain::Chain;
 pub use check::{Misfit, Schema};
 pub use error::{Conflict, StoreError};
-pub use page::{Listed, Page};
 pub use pool::{Store, StoreOptions};
 pub use tx::{Actor, FleetTx, Tx};

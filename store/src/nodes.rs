@@ -123,6 +123,36 @@ pub(crate) async fn lock_row(tx: &Tx, instance: InstanceId) -> Result<Option<Mod
     Ok(row.lock_exclusive().one(tx.conn()).await?)
 }
 
+/// Says which operating system a node that has not spoken yet will run. The caller has locked its row.
+pub(crate) async fn set_os(tx: &Tx, instance: InstanceId, os: OsId) -> Result<(), StoreError> {
+    tx.change::<Entity>()
+        .col_expr(Column::OsId, Expr::value(os.bits().cast_signed()))
+        .filter(Column::InstanceId.eq(instance.bits().cast_signed()))
+        .exec(tx.conn())
+        .await?;
+    Ok(())
+}
+
+/// Shows what a node is doing, if it is something else than before. The caller has locked its row.
+pub(crate) async fn set_status(
+    tx: &Tx,
+    instance: InstanceId,
+    status: &Status,
+) -> Result<(), StoreError> {
+    tx.change::<Entity>()
+        .col_expr(Column::Status, Expr::value(status.text.clone()))
+        .col_expr(
+            Column::StatusIndication,
+            Expr::value(status.indication.name()),
+        )
+        .col_expr(Column::StatusAt, Expr::value(status.at))
+        .filter(Column::InstanceId.eq(instance.bits().cast_signed()))
+        .filter(Column::Status.ne(status.text.clone()))
+        .exec(tx.conn())
+        .await?;
+    Ok(())
+}
+
 /// What is known of the node of an instance.
 ///
 /// # Errors
@@ -149,11 +179,12 @@ pub async fn save(tx: &Tx, state: &NodeState) -> Result<(), StoreError> {
         .update(tx.conn())
         .await?;
     if state.provisioned {
+        // What was invalidated stays so, whatever its node says.
         let running = InstanceState::Running.name();
         tx.change::<instance::Entity>()
             .col_expr(instance::Column::CurrentState, Expr::value(running))
             .filter(instance::Column::Id.eq(state.instance.bits().cast_signed()))
-            .filter(instance::Column::CurrentState.ne(running))
+            .filter(instance::Column::CurrentState.eq(InstanceState::Unspecified.name()))
             .exec(tx.conn())
             .await?;
     }

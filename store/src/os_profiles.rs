@@ -3,10 +3,9 @@
 use evenkeel_domain::Time;
 use evenkeel_domain::id::OsId;
 use evenkeel_domain::os::{Image, OsKind, OsProfile, OsProvider, OsSpec, SecurityFeature, Sha256};
-use sea_orm::{ActiveModelTrait, ColumnTrait, QueryFilter, QueryOrder, Set};
+use sea_orm::{ActiveModelTrait, ColumnTrait, QueryFilter, Set};
 
 use crate::error::StoreError;
-use crate::page::{self, Listed, Page};
 use crate::rows::named;
 use crate::rows::os_profile::{ActiveModel, Column, Entity, Model};
 use crate::tx::{Tx, execute};
@@ -138,12 +137,22 @@ pub async fn find_image(
     row.map(OsProfile::try_from).transpose()
 }
 
-/// Part of the entries, by id.
+/// Makes an entry say something else: only its architecture and its labels can change.
 ///
 /// # Errors
-/// The database cannot be reached.
-pub async fn list(tx: &Tx, page: Page) -> Result<Listed<OsProfile>, StoreError> {
-    page::read(tx, tx.scope::<Entity>().order_by_asc(Column::Id), page).await
+/// There is none in the project.
+pub async fn change(tx: &Tx, id: OsId, spec: &OsSpec, now: Time) -> Result<OsProfile, StoreError> {
+    tx.write_wanted().await?;
+    find(tx, id).await?;
+    let row = ActiveModel {
+        tenant_id: Set(tx.tenant().uuid()),
+        id: Set(id.bits().cast_signed()),
+        architecture: Set(spec.architecture.clone()),
+        metadata: Set(spec.metadata.clone()),
+        updated_at: Set(now),
+        ..Default::default()
+    };
+    row.update(tx.conn()).await?.try_into()
 }
 
 /// Removes an entry.

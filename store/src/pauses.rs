@@ -7,7 +7,6 @@ use sea_orm::{ColumnTrait, Condition, EntityTrait, QueryFilter, QueryOrder, Set}
 
 use crate::error::StoreError;
 use crate::keyed::{self, Keyed};
-use crate::page::{self, Listed, Page};
 use crate::rows::pause::{ActiveModel, Column, Entity, Model};
 use crate::rows::{named, site, update_policy};
 use crate::tx::{Tx, among};
@@ -74,17 +73,19 @@ pub async fn find(tx: &Tx, scope: PauseScope) -> Result<Option<Pause>, StoreErro
     row.map(Pause::try_from).transpose()
 }
 
-/// Part of the pauses, longest first.
+/// The pauses, longest first.
 ///
 /// # Errors
 /// The database cannot be reached.
-pub async fn list(tx: &Tx, page: Page) -> Result<Listed<Pause>, StoreError> {
-    let list = tx
+pub async fn all(tx: &Tx) -> Result<Vec<Pause>, StoreError> {
+    let rows = tx
         .scope::<Entity>()
         .order_by_asc(Column::SinceAt)
         .order_by_asc(Column::ScopeKind)
-        .order_by_asc(Column::ScopeId);
-    page::read(tx, list, page).await
+        .order_by_asc(Column::ScopeId)
+        .all(tx.conn())
+        .await?;
+    rows.into_iter().map(Pause::try_from).collect()
 }
 
 /// The pauses that concern a node at a site with these policies: that of the project first, then that of the site.

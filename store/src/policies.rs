@@ -6,13 +6,12 @@ use evenkeel_domain::package::WantedPackage;
 use evenkeel_domain::pause::PauseScope;
 use evenkeel_domain::policy::{PackageRules, PolicySpec, TargetWish, UpdatePolicy, Wish};
 use evenkeel_domain::text::Name;
-use sea_orm::{ActiveModelTrait, QueryOrder, Set};
+use sea_orm::{ActiveModelTrait, Set};
 use serde_json::{Value, json};
 
 use crate::error::StoreError;
-use crate::page::{self, Listed, Page};
 use crate::rows::named;
-use crate::rows::update_policy::{ActiveModel, Column, Entity, Model};
+use crate::rows::update_policy::{ActiveModel, Entity, Model};
 use crate::tx::Tx;
 use crate::{ids, keyed, pauses};
 
@@ -69,14 +68,6 @@ pub async fn find(tx: &Tx, id: PolicyId) -> Result<UpdatePolicy, StoreError> {
 /// The database cannot be reached.
 pub async fn find_many(tx: &Tx, ids: &[PolicyId]) -> Result<Vec<UpdatePolicy>, StoreError> {
     keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
-}
-
-/// Part of the policies, by id.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn list(tx: &Tx, page: Page) -> Result<Listed<UpdatePolicy>, StoreError> {
-    page::read(tx, tx.scope::<Entity>().order_by_asc(Column::Id), page).await
 }
 
 /// Removes a policy, and its pause. Runs keep their frozen copy.

@@ -122,6 +122,15 @@ impl Store {
         Tx::open(&self.db, tenant, Some(actor)).await
     }
 
+    /// Opens a transaction that only reads one project, and sees all the time what was there when it began: what is counted
+    /// and what is read agree.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub async fn snapshot(&self, tenant: TenantId) -> Result<Tx, StoreError> {
+        Tx::open_snapshot(&self.db, tenant).await
+    }
+
     /// Opens a transaction that sees all projects.
     ///
     /// # Errors

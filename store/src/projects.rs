@@ -2,13 +2,15 @@
 
 use evenkeel_domain::Time;
 use evenkeel_domain::tenant::{Project, ProjectName, TenantId};
-use sea_orm::{ActiveModelTrait, ColumnTrait, EntityTrait, QueryFilter, QueryOrder, Set};
+use sea_orm::{
+    ActiveModelTrait, ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect, Set, Value,
+};
 use uuid::Uuid;
 
 use crate::error::{Conflict, StoreError};
 use crate::rows::named;
 use crate::rows::project::{ActiveModel, Column, Entity, Model};
-use crate::tx::{FleetTx, execute};
+use crate::tx::{FleetTx, execute, one};
 
 const WHAT: &str = "project";
 
@@ -91,7 +93,10 @@ pub async fn describe(
     description: &str,
     now: Time,
 ) -> Result<Project, StoreError> {
-    find(tx, id).await?;
+    // Locked, so that it does not go meanwhile.
+    let found = Entity::find_by_id(id.uuid()).lock_exclusive();
+    let found = found.one(tx.conn()).await?;
+    found.ok_or(StoreError::NotFound { what: WHAT })?;
     let row = ActiveModel {
         tenant_id: Set(id.uuid()),
         description: Set(description.to_owned()),
@@ -101,24 +106,76 @@ pub async fn describe(
     row.update(tx.conn()).await?.try_into()
 }
 
-/// Removes an empty project. Its join tokens go with it.
+/// Removes a project with all that is in it, if it holds no hosts or `force` says that these go as well. The change log
+/// stays.
 ///
 /// # Errors
-/// There is none, or something is still in it.
-pub async fn delete(tx: &FleetTx, id: TenantId) -> Result<(), StoreError> {
-    let deleted = Entity::delete_by_id(id.uuid()).exec(tx.conn()).await;
-    let deleted = deleted.map_err(|error| match StoreError::from(error) {
-        StoreError::Conflict(_) => StoreError::Conflict(Conflict::InUse {
-            what: WHAT,
-            by: "what is still in it",
-        }),
-        other => other,
-    })?;
-    match deleted.rows_affected {
-        0 => Err(StoreError::NotFound { what: WHAT }),
-        _ => Ok(()),
+/// There is none, it holds hosts, or something is being made in it.
+pub async fn delete(tx: &FleetTx, id: TenantId, force: bool) -> Result<(), StoreError> {
+    let tenant = || [Value::from(id.uuid())];
+    // A large project takes its time.
+    let patience = "SELECT set_config('statement_timeout', '60000', true)";
+    execute(tx.conn(), patience, []).await?;
+    // The order of locks: what is wanted and the states of nodes before the project, which their reports refer to.
+    tx.write_wanted(id).await?;
+    if force {
+        let nodes = "SELECT count(*) FROM (SELECT FROM node_states WHERE tenant_id = $1 \
+                     ORDER BY instance_id FOR UPDATE) held";
+        execute(tx.conn(), nodes, tenant()).await?;
     }
+    // Whatever refers to the project from now on waits, and finds it gone.
+    let lock = "SELECT 1 FROM projects WHERE tenant_id = $1 FOR UPDATE";
+    if one(tx.conn(), lock, tenant()).await?.is_none() {
+        return Err(StoreError::NotFound { what: WHAT });
+    }
+    let holds = "SELECT 1 FROM hosts WHERE tenant_id = $1 LIMIT 1";
+    if !force && one(tx.conn(), holds, tenant()).await?.is_some() {
+        let by = "hosts, and goes with them only by force";
+        return Err(Conflict::InUse { what: WHAT, by }.into());
+    }
+    for table in CHILDREN_FIRST {
+        let sql = format!("DELETE FROM {table} WHERE tenant_id = $1");
+        let deleted = execute(tx.conn(), sql, tenant()).await;
+        deleted.map_err(|error| match error {
+            // Something was made in it just now.
+            StoreError::Conflict(_) => StoreError::Stale { what: WHAT },
+            other => other,
+        })?;
+    }
+    Ok(())
 }
+
+/// What belongs to a project: what refers to something comes before it, and what is locked first (a node's state, then
+/// the assignment, then the run) goes first.
+const CHILDREN_FIRST: &[&str] = &[
+    "node_states",
+    "assignments",
+    "run_events",
+    "update_runs",
+    "last_contacts",
+    "brake_slots",
+    "update_orders",
+    "instance_custom_configs",
+    "instances",
+    "node_tokens",
+    "host_hardware",
+    "single_schedules",
+    "repeated_schedules",
+    "hosts",
+    "pauses",
+    "update_policies",
+    "os_profiles",
+    "sites",
+    "regions",
+    "providers",
+    "custom_configs",
+    "local_accounts",
+    "join_tokens",
+    "package_versions",
+    "contents",
+    "project_settings",
+    "projects",
+];
 
 impl TryFrom<Model> for Project {
     type Error = StoreError;

@@ -7,15 +7,14 @@ use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::id::RegionId;
 use evenkeel_domain::place::{MAX_DEPTH, Metadata, Region, RegionSpec};
 use evenkeel_domain::text::Name;
-use sea_orm::{ActiveModelTrait, ColumnTrait, QueryFilter, QueryOrder, Set};
+use sea_orm::{ActiveModelTrait, Set};
 use serde_json::Value;
 
 use crate::assignments;
 use crate::error::{Conflict, StoreError};
 use crate::keyed::Keyed;
-use crate::page::{self, Listed, Page};
 use crate::rows::named;
-use crate::rows::region::{ActiveModel, Column, Entity, Model};
+use crate::rows::region::{ActiveModel, Entity, Model};
 use crate::tx::{Tx, all, one};
 use crate::{ids, keyed};
 
@@ -48,22 +47,6 @@ pub async fn find(tx: &Tx, id: RegionId) -> Result<Region, StoreError> {
 /// The database cannot be reached.
 pub async fn find_many(tx: &Tx, ids: &[RegionId]) -> Result<Vec<Region>, StoreError> {
     keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
-}
-
-/// Part of the regions, by id; only those that lie directly in one if it is given.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn list(
-    tx: &Tx,
-    parent: Option<RegionId>,
-    page: Page,
-) -> Result<Listed<Region>, StoreError> {
-    let mut list = tx.scope::<Entity>().order_by_asc(Column::Id);
-    if let Some(parent) = parent {
-        list = list.filter(Column::ParentId.eq(parent.bits().cast_signed()));
-    }
-    page::read(tx, list, page).await
 }
 
 /// These regions and all that they lie in, by id: enough to walk from each to the top.

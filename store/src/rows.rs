@@ -3,14 +3,19 @@
 
 pub mod assignment;
 pub mod change;
+pub mod custom_config;
 pub mod host;
+pub mod host_hardware;
 pub mod instance;
 pub mod join_token;
+pub mod local_account;
 pub mod node_state;
+pub mod node_token;
 pub mod os_profile;
 pub mod pause;
 pub mod project;
 pub mod project_settings;
+pub mod provider;
 pub mod region;
 pub mod repeated_schedule;
 pub mod run_event;

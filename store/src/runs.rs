@@ -5,7 +5,7 @@ mod convert;
 mod reading;
 
 pub use age::{Quiet, expire, quiet_since};
-pub use reading::{delete, events, find, find_attempt, find_open, find_sampled, list};
+pub use reading::{delete, events, find, find_attempt, find_many, find_open, find_sampled};
 
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Level, Scope};

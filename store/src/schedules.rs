@@ -5,15 +5,12 @@ mod target;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::id::SingleScheduleId;
-use evenkeel_domain::schedule::{
-    RepeatedSchedule, ScheduleStatus, ScheduleTarget, SingleSchedule, SingleSpec,
-};
+use evenkeel_domain::schedule::{RepeatedSchedule, ScheduleStatus, SingleSchedule, SingleSpec};
 use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, ColumnTrait, ExprTrait, QueryFilter, QueryOrder, Set};
 
 use crate::chain::Chain;
 use crate::error::StoreError;
-use crate::page::{self, Listed, Page};
 use crate::rows::named;
 use crate::rows::single_schedule::{ActiveModel, Column, Entity, Model};
 use crate::tx::Tx;
@@ -48,20 +45,15 @@ pub async fn find(tx: &Tx, id: SingleScheduleId) -> Result<SingleSchedule, Store
     keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
-/// Part of the schedules, by id; only those with one target if it is given.
+/// The schedules with these ids that there are, in no order.
 ///
 /// # Errors
 /// The database cannot be reached.
-pub async fn list(
+pub async fn find_many(
     tx: &Tx,
-    target: Option<ScheduleTarget>,
-    page: Page,
-) -> Result<Listed<SingleSchedule>, StoreError> {
-    let mut list = tx.scope::<Entity>().order_by_asc(Column::Id);
-    if let Some(target) = target {
-        list = list.filter(TARGET.is(target));
-    }
-    page::read(tx, list, page).await
+    ids: &[SingleScheduleId],
+) -> Result<Vec<SingleSchedule>, StoreError> {
+    keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
 }
 
 /// The schedules along a chain that are not over.

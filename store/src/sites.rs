@@ -6,13 +6,12 @@ use evenkeel_domain::id::{RegionId, SiteId};
 use evenkeel_domain::pause::PauseScope;
 use evenkeel_domain::place::{Site, SiteSpec};
 use evenkeel_domain::text::Name;
-use sea_orm::{ActiveModelTrait, ColumnTrait, QueryFilter, QueryOrder, Set};
+use sea_orm::{ActiveModelTrait, Set};
 
 use crate::error::StoreError;
-use crate::page::{self, Listed, Page};
 use crate::regions::labels;
 use crate::rows::named;
-use crate::rows::site::{ActiveModel, Column, Entity, Model};
+use crate::rows::site::{ActiveModel, Entity, Model};
 use crate::tx::Tx;
 use crate::{assignments, ids, keyed, pauses};
 
@@ -44,22 +43,6 @@ pub async fn find(tx: &Tx, id: SiteId) -> Result<Site, StoreError> {
 /// The database cannot be reached.
 pub async fn find_many(tx: &Tx, ids: &[SiteId]) -> Result<Vec<Site>, StoreError> {
     keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
-}
-
-/// Part of the sites, by id; only those that lie directly in a region if it is given.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn list(
-    tx: &Tx,
-    region: Option<RegionId>,
-    page: Page,
-) -> Result<Listed<Site>, StoreError> {
-    let mut list = tx.scope::<Entity>().order_by_asc(Column::Id);
-    if let Some(region) = region {
-        list = list.filter(Column::RegionId.eq(region.bits().cast_signed()));
-    }
-    page::read(tx, list, page).await
 }
 
 /// Makes a site say something else.

@@ -3,16 +3,20 @@
 //! One private Postgres a test program, started with its first test and gone with it; one template a set of migrations;
 //! one copy a test. The role is no superuser: as one, every policy of row-level security would pass.
 
+pub mod fill;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use evenkeel_domain::tenant::TenantId;
 use evenkeel_pg::PrivatePostgres;
 use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection, DbErr};
 use tokio::sync::OnceCell;
 
 use crate::error::StoreError;
 use crate::pool::{Store, StoreOptions};
+use crate::tx::{Tx, all, execute};
 
 static SERVER: OnceCell<Server> = OnceCell::const_new();
 
@@ -56,6 +60,36 @@ pub fn counting(store: &Store) -> (Store, Arc<AtomicU64>) {
         sent.fetch_add(1, Ordering::Relaxed);
     });
     (counting, count)
+}
+
+/// A transaction as a wrong program would open it: its queries ask for one project, and the database shows it another.
+pub async fn misled(store: &Store, asked: TenantId, shown: TenantId) -> Tx {
+    let tx = store.tenant(asked).await.expect("a transaction");
+    let sql = "SELECT set_config('evenkeel.tenant', $1, true)";
+    execute(tx.conn(), sql, [shown.to_string().into()])
+        .await
+        .expect("another scope");
+    tx
+}
+
+/// All that the database holds of a project: one text a row, behind the name of its table.
+pub async fn rows_of(store: &Store, tenant: TenantId) -> Vec<String> {
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let tables = "SELECT c.relname::text FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid \
+                  WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace AND a.attname = 'tenant_id' \
+                  ORDER BY 1";
+    let mut found = Vec::new();
+    for table in all(tx.conn(), tables, []).await.expect("the tables") {
+        let table: String = table.try_get_by_index(0).expect("a name");
+        let rows =
+            format!("SELECT to_jsonb(t)::text FROM {table} t WHERE t.tenant_id = $1 ORDER BY 1");
+        let values = [tenant.uuid().into()];
+        for row in all(tx.conn(), rows, values).await.expect("the rows") {
+            let row: String = row.try_get_by_index(0).expect("a text");
+            found.push(format!("{table} {row}"));
+        }
+    }
+    found
 }
 
 /// What a lock that others hold for too long makes of a call.

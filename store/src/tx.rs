@@ -4,9 +4,9 @@ use evenkeel_domain::tenant::TenantId;
 use sea_orm::sea_query::Expr;
 use sea_orm::sea_query::extension::postgres::PgFunc;
 use sea_orm::{
-    ColumnTrait, ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, DeleteMany,
-    EntityTrait, ExprTrait, IdenStatic, Iterable, QueryFilter, QueryResult, Select, Statement,
-    TransactionTrait, UpdateMany, Value,
+    AccessMode, ColumnTrait, ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend,
+    DeleteMany, EntityTrait, ExprTrait, IdenStatic, IsolationLevel, Iterable, QueryFilter,
+    QueryResult, Select, Statement, TransactionTrait, UpdateMany, Value,
 };
 
 use crate::error::StoreError;
@@ -45,7 +45,18 @@ impl Tx {
         tenant: TenantId,
         actor: Option<&Actor>,
     ) -> Result<Self, StoreError> {
-        let tx = scoped(db, &tenant.to_string(), actor).await?;
+        let tx = scoped(db.begin().await?, &tenant.to_string(), actor).await?;
+        Ok(Self { tx, tenant })
+    }
+
+    /// One that only reads, and sees all the time what was there when it began.
+    pub(crate) async fn open_snapshot(
+        db: &DatabaseConnection,
+        tenant: TenantId,
+    ) -> Result<Self, StoreError> {
+        let (level, mode) = (IsolationLevel::RepeatableRead, AccessMode::ReadOnly);
+        let tx = db.begin_with_config(Some(level), Some(mode)).await?;
+        let tx = scoped(tx, &tenant.to_string(), None).await?;
         Ok(Self { tx, tenant })
     }
 
@@ -101,10 +112,7 @@ impl Tx {
     }
 
     async fn advisory(&self, function: &str) -> Result<(), StoreError> {
-        let (high, low) = self.tenant.uuid().as_u64_pair();
-        let key = (high ^ low).cast_signed();
-        let sql = format!("SELECT {function}($1)");
-        execute(&self.tx, sql, [key.into()]).await.map(drop)
+        advisory(&self.tx, self.tenant, function).await
     }
 }
 
@@ -113,7 +121,7 @@ impl FleetTx {
         db: &DatabaseConnection,
         actor: Option<&Actor>,
     ) -> Result<Self, StoreError> {
-        let tx = scoped(db, "*", actor).await?;
+        let tx = scoped(db.begin().await?, "*", actor).await?;
         Ok(Self { tx })
     }
 
@@ -128,6 +136,23 @@ impl FleetTx {
     pub(crate) fn conn(&self) -> &DatabaseTransaction {
         &self.tx
     }
+
+    /// As [`Tx::write_wanted`], for one project.
+    pub(crate) async fn write_wanted(&self, tenant: TenantId) -> Result<(), StoreError> {
+        advisory(&self.tx, tenant, "pg_advisory_xact_lock").await
+    }
+}
+
+/// Takes the lock of a project.
+async fn advisory(
+    tx: &DatabaseTransaction,
+    tenant: TenantId,
+    function: &str,
+) -> Result<(), StoreError> {
+    let (high, low) = tenant.uuid().as_u64_pair();
+    let key = (high ^ low).cast_signed();
+    let sql = format!("SELECT {function}($1)");
+    execute(tx, sql, [key.into()]).await.map(drop)
 }
 
 /// A column that is one of many ids. One parameter for any number of them: a statement takes at most 65,535.
@@ -148,11 +173,10 @@ pub(crate) fn columns<E: EntityTrait>(alias: &str) -> String {
 
 /// The settings are local to the transaction, or the pool would hand one tenant's rows to another.
 async fn scoped(
-    db: &DatabaseConnection,
+    tx: DatabaseTransaction,
     scope: &str,
     actor: Option<&Actor>,
 ) -> Result<DatabaseTransaction, StoreError> {
-    let tx = db.begin().await?;
     match actor {
         None => {
             let sql = "SELECT set_config('evenkeel.tenant', $1, true)";

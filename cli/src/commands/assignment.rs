@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use clap::{ArgGroup, Args, Subcommand};
 use evenkeel_api::assignment::{
-    AssignmentList, AssignmentResource, AssignmentResumption, AssignmentResumptionInput,
+    AssignmentResource, AssignmentResumption, AssignmentResumptionInput,
 };
 use evenkeel_api::host::HostResource;
 use evenkeel_api::instance::InstanceResource;
@@ -17,6 +17,7 @@ use super::instance;
 use super::names::Names;
 use crate::Failure;
 use crate::client::Client;
+use crate::pages::{self, Limit};
 use crate::resource::{self, Resource};
 use crate::time::show;
 use crate::view::{Cell, Page, Printer, Tone};
@@ -25,7 +26,7 @@ use crate::view::{Cell, Page, Printer, Tone};
 #[derive(Debug, Subcommand)]
 pub enum AssignmentCommand {
     /// List the assignments.
-    List,
+    List(Limit),
     /// Show the assignment of a target.
     Get {
         /// The target, as for `set`.
@@ -69,10 +70,10 @@ pub struct SetAssignment {
     policy: Option<String>,
     /// On how many nodes an update may go on at a time, or `none` for all.
     #[arg(long, value_name = "N|none")]
-    max_concurrent: Option<Limit>,
+    max_concurrent: Option<AtMost>,
     /// After how many updates that failed no further one starts, or `none` for never.
     #[arg(long, value_name = "N|none")]
-    stop_after_failures: Option<Limit>,
+    stop_after_failures: Option<AtMost>,
     /// Without any limit.
     #[arg(long, conflicts_with_all = ["max_concurrent", "stop_after_failures"])]
     no_limits: bool,
@@ -80,9 +81,9 @@ pub struct SetAssignment {
 
 /// A limit, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Limit(Option<u32>);
+struct AtMost(Option<u32>);
 
-impl FromStr for Limit {
+impl FromStr for AtMost {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -107,12 +108,12 @@ impl SetAssignment {
             let id = resource::id_of::<OsUpdatePolicy>(client, policy).await?;
             change.insert("osUpdatePolicyId".to_owned(), id.into());
         }
-        let none = self.no_limits.then_some(Limit(None));
+        let none = self.no_limits.then_some(AtMost(None));
         for (name, limit) in [
             ("maxConcurrent", self.max_concurrent.or(none)),
             ("stopAfterFailures", self.stop_after_failures.or(none)),
         ] {
-            if let Some(Limit(limit)) = limit {
+            if let Some(AtMost(limit)) = limit {
                 change.insert(name.to_owned(), limit.into());
             }
         }
@@ -123,7 +124,7 @@ impl SetAssignment {
 impl AssignmentCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         match self {
-            Self::List => list(client, printer).await,
+            Self::List(limit) => list(limit, client, printer).await,
             Self::Get { target } => {
                 let target = meant(client, &target).await?;
                 let found = client.get(&AssignmentResource::address(&target)).await;
@@ -194,8 +195,8 @@ fn free(error: Failure, target: &str) -> Failure {
     }
 }
 
-async fn list(client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let all = resource::all::<AssignmentResource>(client).await?;
+async fn list(limit: Limit, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let all = pages::read::<AssignmentResource>(client, &limit.query(), printer).await?;
     if all.is_empty() || !printer.is_for_people() {
         return printer.list(&all);
     }
@@ -283,12 +284,9 @@ impl Resource for AssignmentResource {
     /// It has no id of its own.
     const PREFIX: &'static str = "";
     const PATH: &'static str = "assignments";
+    const KEYS: &'static [&'static str] = &["assignments"];
+    const NAMED_BY: Option<&'static str> = None;
     const HEADER: &'static [&'static str] = &["TARGET", "POLICY", "UPDATING", "FAILURES", "SINCE"];
-    type List = AssignmentList;
-
-    fn items(list: AssignmentList) -> Vec<Self> {
-        list.assignments
-    }
 
     fn id(&self) -> &str {
         &self.target

@@ -98,6 +98,7 @@ fn added(contexts: &Contexts, name: &str, globals: &Globals) -> Result<Context, 
             .or_else(|| old.and_then(|old| old.project.clone())),
         ca: absolute(globals.ca.as_deref())?.or_else(|| same.and_then(|old| old.ca.clone())),
         token: same.and_then(|old| old.token.clone()),
+        login: same.and_then(|old| old.login.clone()),
         server,
     })
 }
@@ -164,6 +165,9 @@ fn show(
                 "none"
             },
         );
+    if let Some(login) = &context.login {
+        page.field("user", format!("{} at {}", login.username, login.realm));
+    }
     Printer::new(world, globals.output, globals.quiet).page(
         &without_token(context),
         &context.name,
@@ -174,6 +178,7 @@ fn show(
 fn without_token(context: &Context) -> Context {
     Context {
         token: None,
+        login: None,
         ..context.clone()
     }
 }

@@ -1,58 +1,67 @@
 //! `evenkeel host`: the machines of the fleet.
 
-use clap::Subcommand;
-use evenkeel_api::host::{HostList, HostRegister, HostResource};
-use evenkeel_api::instance::InstanceResource;
-use evenkeel_api::site::SiteResource;
-use serde::Serialize;
+mod packages;
+mod page;
+mod write;
 
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, Subcommand};
+use evenkeel_api::host::HostResource;
+use evenkeel_api::host_summary::HostSummary;
+use evenkeel_api::instance::InstanceResource;
+use evenkeel_api::region::RegionResource;
+use evenkeel_api::site::SiteResource;
+
+use self::packages::Packages;
+use self::write::{CreateHost, RegisterHost, SetHost};
 use super::site;
 use crate::Failure;
 use crate::client::Client;
+use crate::pages::{self, ListOptions, Query, any};
 use crate::resource::{self, Resource};
-use crate::time::{show_option, show_seconds};
 use crate::view::{Cell, Page, Printer, Tone};
 
 /// Hosts: the machines of the fleet.
 #[derive(Debug, Subcommand)]
 pub enum HostCommand {
     /// List the hosts.
-    List,
-    /// Show a host.
+    List(ListHosts),
+    /// Show a host with what it is made of.
     Get {
         /// Its id or name.
         host: String,
     },
+    /// Make a host by hand, onboarded as soon as it comes. `register` is the usual way.
+    Create(CreateHost),
     /// Announce a machine that will come.
-    #[command(group = clap::ArgGroup::new("known by").args(["uuid", "serial"]).required(true).multiple(true))]
-    Register {
-        /// What to call it.
-        #[arg(default_value = "", hide_default_value = true)]
-        name: String,
-        /// The machine's UUID.
-        #[arg(long)]
-        uuid: Option<String>,
-        /// The vendor's serial number.
-        #[arg(long)]
-        serial: Option<String>,
-        /// The site that it will stand at, by its id or name.
-        #[arg(long)]
-        site: Option<String>,
-    },
-    /// Say what a host is called and where it stands.
-    #[command(group = clap::ArgGroup::new("what").args(["name", "site", "no_site"]).required(true).multiple(true))]
-    Set {
+    Register(RegisterHost),
+    /// Change what is given of a host; the rest stays.
+    Set(SetHost),
+    /// Let a machine that was announced be onboarded as soon as it comes.
+    Onboard {
         /// Its id or name.
         host: String,
-        /// What to call it from now on.
-        #[arg(long)]
-        name: Option<String>,
-        /// The site that it stands at, by its id or name.
-        #[arg(long)]
-        site: Option<String>,
-        /// It stands at no site.
-        #[arg(long, conflicts_with = "site")]
-        no_site: bool,
+    },
+    /// Trust a host no more: it gets no answers from now on, and cannot be trusted again.
+    Invalidate {
+        /// Its id or name.
+        host: String,
+        /// Why, for people. It is kept and shown.
+        #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+        note: Option<String>,
+    },
+    /// Show the packages that are installed on a host.
+    Packages(Packages),
+    /// Show the updates that a host could have.
+    Updates {
+        /// Its id or name.
+        host: String,
+    },
+    /// Count the hosts: all, those that run, those with an error, those at no site.
+    Summary {
+        /// Only what fits, such as `site.name = "mitte"`.
+        #[arg(long, value_name = "FILTER", value_parser = NonEmptyStringValueParser::new())]
+        filter: Option<String>,
     },
     /// Delete a host.
     Delete {
@@ -64,88 +73,130 @@ pub enum HostCommand {
     },
 }
 
+/// Which hosts to list.
+#[derive(Debug, Args)]
+pub struct ListHosts {
+    /// Only those at this site, by its id or name.
+    #[arg(long)]
+    site: Option<String>,
+    /// Only those in this region and below it, by its id or name.
+    #[arg(long, conflicts_with = "site")]
+    region: Option<String>,
+    #[command(flatten)]
+    options: ListOptions,
+}
+
 impl HostCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+        type Host = HostResource;
         match self {
-            Self::List => printer.list(&resource::all::<HostResource>(client).await?),
-            Self::Get { host } => {
-                printer.one(&resource::find::<HostResource>(client, &host).await?)
+            Self::List(list) => list.run(client, printer).await,
+            Self::Get { host } => printer.one(&resource::find::<Host>(client, &host).await?),
+            Self::Create(create) => printer.one(&create.run(client).await?),
+            Self::Register(register) => printer.one(&register.run(client).await?),
+            Self::Set(set) => printer.one(&set.run(client).await?),
+            Self::Onboard { host } => {
+                let id = write::onboard(client, &host).await?;
+                printer.done(Host::WORD, &id, "may be onboarded")
             }
-            Self::Register {
-                name,
-                uuid,
-                serial,
-                site,
-            } => {
-                let body = HostRegister {
-                    name,
-                    uuid: uuid.unwrap_or_default(),
-                    serial_number: serial.unwrap_or_default(),
-                    site_id: site_id(client, site.as_deref()).await?.unwrap_or_default(),
-                    auto_onboard: true,
-                    ..HostRegister::default()
-                };
-                let made: HostResource = client.post("compute/hosts/register", &body).await?;
-                printer.one(&made)
+            Self::Invalidate { host, note } => {
+                let id = write::invalidate(client, &host, note).await?;
+                printer.done(Host::WORD, &id, "invalidated")
             }
-            Self::Set {
-                host,
-                name,
-                site,
-                no_site,
-            } => {
-                let id = resource::id_of::<HostResource>(client, &host).await?;
-                let site = site_id(client, site.as_deref()).await?;
-                let body = HostPatch {
-                    name,
-                    site_id: site.or_else(|| no_site.then(String::new)),
-                };
-                let changed = client.patch(&HostResource::address(&id), &body).await;
-                let changed: HostResource = changed.map_err(|error| {
-                    if error.is_not_found() {
-                        resource::nothing::<HostResource>(&host)
-                    } else {
-                        error
-                    }
-                })?;
-                printer.one(&changed)
+            Self::Packages(packages) => packages.run(client, printer).await,
+            Self::Updates { host } => packages::updates(client, &host, printer).await,
+            Self::Summary { filter } => {
+                let summary = summary(client, filter.as_deref()).await?;
+                printer.page(&summary, &summary.total.to_string(), &page_of(summary))
             }
             Self::Delete {
                 host,
                 with_instance,
-            } => {
-                let host: HostResource = resource::find(client, &host).await?;
-                if let (true, Some(instance)) = (with_instance, &host.instance) {
-                    let id = &instance.resource_id;
-                    client
-                        .delete(&format!("{}/{id}", InstanceResource::PATH))
-                        .await?;
-                    printer.done(InstanceResource::WORD, id, "deleted")?;
-                }
-                let id = resource::delete::<HostResource>(client, &host.resource_id).await?;
-                printer.done(HostResource::WORD, &id, "deleted")
-            }
+            } => delete(client, &host, with_instance, printer).await,
         }
     }
 }
 
-/// What is to change of a host; what is not there stays as it is.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct HostPatch {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    site_id: Option<String>,
+impl ListHosts {
+    async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+        let query = self.options.query();
+        let query = match (self.site, self.region) {
+            (Some(site), _) => {
+                let id = resource::id_of::<SiteResource>(client, &site).await?;
+                query.and(&format!("site.resourceId == \"{id}\""))
+            }
+            (None, Some(region)) => query.and(&in_region(client, &region).await?),
+            (None, None) => query,
+        };
+        pages::show::<HostResource>(client, &query, printer).await
+    }
 }
 
-async fn site_id(client: &Client, site: Option<&str>) -> Result<Option<String>, Failure> {
-    match site {
-        None => Ok(None),
-        Some(text) => resource::id_of::<SiteResource>(client, text)
-            .await
-            .map(Some),
+/// How many regions fit into a filter.
+const MOST_REGIONS: usize = 60;
+
+/// The condition that something stands in a region or below it.
+async fn in_region(client: &Client, region: &str) -> Result<String, Failure> {
+    let top = resource::id_of::<RegionResource>(client, region).await?;
+    let all = pages::all::<RegionResource>(client, &Query::default()).await?;
+    let mut inside = vec![top.as_str()];
+    let mut at = 0;
+    while let Some(above) = inside.get(at).copied() {
+        at += 1;
+        let below = all.iter().filter(|region| region.parent_id == above);
+        let below = below.map(|region| region.resource_id.as_str());
+        let new: Vec<_> = below.filter(|id| !inside.contains(id)).collect();
+        inside.extend(new);
     }
+    if inside.len() > MOST_REGIONS {
+        return Err(Failure::usage_with(
+            format!(
+                "{} regions lie in `{region}`: too many for one question",
+                inside.len() - 1
+            ),
+            "ask for the regions in it one by one, or for sites with `--site`",
+        ));
+    }
+    let at = |id: &str| format!("site.region.resourceId == \"{id}\"");
+    Ok(any(inside.into_iter().map(at)))
+}
+
+/// How many hosts there are of those that fit a filter.
+pub async fn summary(client: &Client, filter: Option<&str>) -> Result<HostSummary, Failure> {
+    let path = "compute/hosts/summary";
+    let params = filter.map(|filter| ("filter", filter.to_owned()));
+    let params: Vec<_> = params.into_iter().collect();
+    let answer = client.get_with(path, &params).await;
+    answer.map_err(|error| pages::misread(filter.unwrap_or_default(), error))
+}
+
+fn page_of(summary: HostSummary) -> Page {
+    let count = |count: u32, tone| match count {
+        0 => Cell::from("0"),
+        count => Cell::toned(count.to_string(), tone),
+    };
+    let mut page = Page::default();
+    page.field("hosts", summary.total.to_string())
+        .field("running", count(summary.running, Tone::Good))
+        .field("with an error", count(summary.error, Tone::Bad))
+        .field("at no site", count(summary.unallocated, Tone::Plain));
+    page
+}
+
+async fn delete(
+    client: &Client,
+    host: &str,
+    with_instance: bool,
+    printer: &mut Printer<'_>,
+) -> Result<(), Failure> {
+    let host: HostResource = resource::find(client, host).await?;
+    if let (true, Some(instance)) = (with_instance, &host.instance) {
+        let id = &instance.resource_id;
+        client.delete(&InstanceResource::address(id)).await?;
+        printer.done(InstanceResource::WORD, id, "deleted")?;
+    }
+    let id = resource::delete::<HostResource>(client, &host.resource_id).await?;
+    printer.done(HostResource::WORD, &id, "deleted")
 }
 
 impl Resource for HostResource {
@@ -154,6 +205,7 @@ impl Resource for HostResource {
     const MANY: &'static str = "hosts";
     const PREFIX: &'static str = "host";
     const PATH: &'static str = "compute/hosts";
+    const KEYS: &'static [&'static str] = &["hosts"];
     const FREE: Option<&'static str> =
         Some("delete what runs on it as well: `evenkeel host delete HOST --with-instance`");
     const HEADER: &'static [&'static str] = &[
@@ -166,11 +218,6 @@ impl Resource for HostResource {
         "UPDATE",
         "AVAILABLE",
     ];
-    type List = HostList;
-
-    fn items(list: HostList) -> Vec<Self> {
-        list.hosts
-    }
 
     fn id(&self) -> &str {
         &self.resource_id
@@ -203,53 +250,7 @@ impl Resource for HostResource {
     }
 
     fn page(&self) -> Page {
-        let mut page = Page::default();
-        page.field("id", self.resource_id.clone())
-            .field("name", self.name.clone())
-            .field("hostname", self.hostname.clone())
-            .field("site", place(self))
-            .field("state", state(self))
-            .field("wanted", word(self.desired_state.as_str()))
-            .field(
-                "status",
-                Cell::toned(self.host_status.clone(), self.host_status_indicator.into()),
-            )
-            .field("since", show_seconds(self.host_status_timestamp))
-            .field("uuid", self.uuid.clone())
-            .field("serial", self.serial_number.clone())
-            .field_if("note", &self.note);
-        if let Some(instance) = &self.instance {
-            page.field("instance", instance.resource_id.clone())
-                .field(
-                    "os",
-                    instance
-                        .os
-                        .as_ref()
-                        .map(|os| os.name.clone())
-                        .unwrap_or_default(),
-                )
-                .field(
-                    "policy",
-                    instance
-                        .update_policy
-                        .as_ref()
-                        .map(|policy| policy.name.clone())
-                        .unwrap_or_default(),
-                )
-                .field(
-                    "update",
-                    Cell::toned(
-                        instance.update_status.clone(),
-                        instance.update_status_indicator.into(),
-                    ),
-                )
-                .field("available", available(instance));
-        }
-        page.field(
-            "created",
-            show_option(self.timestamps.as_ref().map(|times| times.created_at)),
-        );
-        page
+        page::page(self)
     }
 }
 

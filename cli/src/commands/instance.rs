@@ -1,16 +1,16 @@
 //! `evenkeel instance`: what runs on hosts.
 
+mod write;
+
 use clap::Subcommand;
 use evenkeel_api::host::HostResource;
-use evenkeel_api::instance::{
-    InstanceCondition, InstanceInput, InstanceKind, InstanceList, InstancePatch, InstanceResource,
-};
-use evenkeel_api::os::{OperatingSystemResource, SecurityFeature};
-use evenkeel_api::policy::OsUpdatePolicy;
+use evenkeel_api::instance::{InstanceCondition, InstanceResource};
 
+use self::write::{CreateInstance, SetInstance};
 use super::host::available;
 use crate::Failure;
 use crate::client::Client;
+use crate::pages::{self, Filter, ListOptions, Query, any, exactly};
 use crate::resource::{self, Resource, is_id};
 use crate::time::{show, show_option, show_seconds};
 use crate::view::{Cell, Page, Printer, Tone};
@@ -19,27 +19,16 @@ use crate::view::{Cell, Page, Printer, Tone};
 #[derive(Debug, Subcommand)]
 pub enum InstanceCommand {
     /// List the instances.
-    List,
+    List(ListOptions),
     /// Show an instance.
     Get {
         /// Its id or name, or that of its host.
         instance: String,
     },
     /// Make the instance of a host by hand. Enrolment does it by itself.
-    Create {
-        /// The host's id or name.
-        #[arg(long)]
-        host: String,
-        /// The operating system's id or name.
-        #[arg(long)]
-        os: String,
-        /// What to call it.
-        #[arg(long, default_value = "", hide_default_value = true)]
-        name: String,
-        /// The policy to assign to it, by its id or name.
-        #[arg(long)]
-        policy: Option<String>,
-    },
+    Create(Box<CreateInstance>),
+    /// Change what is given of an instance; the rest stays.
+    Set(SetInstance),
     /// Assign a policy to an instance, or take the assignment away.
     SetPolicy {
         /// The instance's id or name, or that of its host.
@@ -51,6 +40,11 @@ pub enum InstanceCommand {
         #[arg(long, conflicts_with = "policy")]
         none: bool,
     },
+    /// Trust an instance no more: it gets no answers from now on, and cannot be trusted again.
+    Invalidate {
+        /// Its id or name, or that of its host.
+        instance: String,
+    },
     /// Delete an instance with the history of its updates.
     Delete {
         /// Its id or name, or that of its host.
@@ -60,61 +54,39 @@ pub enum InstanceCommand {
 
 impl InstanceCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+        type Instance = InstanceResource;
         match self {
-            Self::List => printer.list(&resource::all::<InstanceResource>(client).await?),
+            Self::List(options) => pages::show::<Instance>(client, &options.query(), printer).await,
             Self::Get { instance } => {
                 let id = meant(client, &instance).await?;
-                printer.one(&resource::find::<InstanceResource>(client, &id).await?)
+                printer.one(&resource::find::<Instance>(client, &id).await?)
             }
-            Self::Create {
-                host,
-                os,
-                name,
-                policy,
-            } => {
-                let body = InstanceInput {
-                    kind: InstanceKind::Metal,
-                    name,
-                    host_id: resource::id_of::<HostResource>(client, &host).await?,
-                    os_id: resource::id_of::<OperatingSystemResource>(client, &os).await?,
-                    os_update_policy_id: policy_id(client, policy.as_deref()).await?,
-                    security_feature: SecurityFeature::None,
-                };
-                let made: InstanceResource = client.post(InstanceResource::PATH, &body).await?;
-                printer.one(&made)
-            }
+            Self::Create(create) => printer.one(&create.run(client).await?),
+            Self::Set(set) => printer.one(&set.run(client).await?),
             Self::SetPolicy {
                 instance,
                 policy,
                 none: _,
             } => {
                 let id = meant(client, &instance).await?;
-                let policy = policy_id(client, policy.as_deref())
-                    .await?
-                    .unwrap_or_default();
-                let body = InstancePatch {
-                    name: None,
-                    os_update_policy_id: Some(policy),
-                };
-                let path = format!("{}/{id}", InstanceResource::PATH);
-                let changed: InstanceResource = client.patch(&path, &body).await?;
+                let policy = write::policy_id(client, policy.as_deref()).await?;
+                let body = write::with_policy(policy.unwrap_or_default());
+                let changed: Instance = resource::change(client, &id, &instance, &body).await?;
                 printer.one(&changed)
+            }
+            Self::Invalidate { instance } => {
+                let id = meant(client, &instance).await?;
+                let path = format!("{}/invalidate", Instance::address(&id));
+                let done = client.put(&path).await;
+                done.map_err(|error| resource::gone::<Instance>(error, &instance))?;
+                printer.done(Instance::WORD, &id, "invalidated")
             }
             Self::Delete { instance } => {
                 let id = meant(client, &instance).await?;
-                let id = resource::delete::<InstanceResource>(client, &id).await?;
-                printer.done(InstanceResource::WORD, &id, "deleted")
+                let id = resource::delete::<Instance>(client, &id).await?;
+                printer.done(Instance::WORD, &id, "deleted")
             }
         }
-    }
-}
-
-async fn policy_id(client: &Client, policy: Option<&str>) -> Result<Option<String>, Failure> {
-    match policy {
-        None => Ok(None),
-        Some(text) => resource::id_of::<OsUpdatePolicy>(client, text)
-            .await
-            .map(Some),
     }
 }
 
@@ -127,7 +99,12 @@ pub async fn meant(client: &Client, text: &str) -> Result<String, Failure> {
         return of_host(client, text).await.map(|(_, instance)| instance);
     }
     resource::refuse_empty::<InstanceResource>(text)?;
-    let instances = resource::all::<InstanceResource>(client).await?;
+    let called = ["name", "host.name"].map(|field| exactly(field, text));
+    let query = match called {
+        [Some(own), Some(host)] => Query::of(Filter::own(any([own, host]))),
+        _ => Query::default(),
+    };
+    let instances = pages::all::<InstanceResource>(client, &query).await?;
     let is_meant = |instance: &&InstanceResource| {
         let host = instance.host.as_ref().map_or("", |host| host.name.as_str());
         instance.name == text || host == text
@@ -167,13 +144,9 @@ impl Resource for InstanceResource {
     const MANY: &'static str = "instances";
     const PREFIX: &'static str = "inst";
     const PATH: &'static str = "compute/instances";
+    const KEYS: &'static [&'static str] = &["instances"];
     const HEADER: &'static [&'static str] =
         &["ID", "NAME", "HOST", "OS", "POLICY", "UPDATE", "AVAILABLE"];
-    type List = InstanceList;
-
-    fn items(list: InstanceList) -> Vec<Self> {
-        list.instances
-    }
 
     fn id(&self) -> &str {
         &self.resource_id
@@ -188,11 +161,7 @@ impl Resource for InstanceResource {
             self.resource_id.clone().into(),
             self.name.clone().into(),
             host(self).into(),
-            self.os
-                .as_ref()
-                .map(|os| os.name.clone())
-                .unwrap_or_default()
-                .into(),
+            os(self).into(),
             policy(self).into(),
             Cell::toned(
                 self.update_status.clone(),
@@ -207,13 +176,7 @@ impl Resource for InstanceResource {
         page.field("id", self.resource_id.clone())
             .field("name", self.name.clone())
             .field("host", host(self))
-            .field(
-                "os",
-                self.os
-                    .as_ref()
-                    .map(|os| os.name.clone())
-                    .unwrap_or_default(),
-            )
+            .field("os", os(self))
             .field("policy", whole_policy(self))
             .field(
                 "status",
@@ -230,7 +193,13 @@ impl Resource for InstanceResource {
                 ),
             )
             .field("since", show_seconds(self.update_status_timestamp))
-            .field("available", available(self))
+            .field("available", available(self));
+        if let Some(account) = &self.localaccount {
+            page.field("account", account.username.clone());
+        }
+        let configs = self.custom_config.iter().map(|config| config.name.as_str());
+        let configs: Vec<_> = configs.collect();
+        page.field_if("custom configs", &configs.join(", "))
             .field(
                 "created",
                 show_option(self.timestamps.as_ref().map(|times| times.created_at)),
@@ -254,6 +223,12 @@ pub fn row_of_condition(condition: &InstanceCondition) -> Vec<Cell> {
         show(condition.since).into(),
         condition.message.clone().into(),
     ]
+}
+
+/// The name of the operating system.
+fn os(instance: &InstanceResource) -> String {
+    let os = instance.os.as_ref();
+    os.map(|os| os.name.clone()).unwrap_or_default()
 }
 
 /// The name of the policy that applies.

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use clap::Subcommand;
-use evenkeel_api::join_token::{JoinTokenInput, JoinTokenList, JoinTokenResource};
+use evenkeel_api::join_token::{JoinTokenInput, JoinTokenResource};
 
 use crate::Failure;
 use crate::client::Client;
+use crate::pages::{self, Limit};
 use crate::resource::{self, Resource};
 use crate::time::{duration, show, show_option};
 use crate::view::{Cell, Page, Printer, Tone};
@@ -30,7 +31,7 @@ pub enum JoinTokenCommand {
         no_create_hosts: bool,
     },
     /// List the join tokens, without the tokens themselves.
-    List,
+    List(Limit),
     /// Take a join token back.
     Revoke {
         /// Its id or name.
@@ -42,7 +43,7 @@ impl JoinTokenCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         type Token = JoinTokenResource;
         match self {
-            Self::List => printer.list(&resource::all::<Token>(client).await?),
+            Self::List(limit) => pages::show::<Token>(client, &limit.query(), printer).await,
             Self::Create {
                 name,
                 expires,
@@ -64,13 +65,7 @@ impl JoinTokenCommand {
             Self::Revoke { token } => {
                 let id = resource::id_of::<Token>(client, &token).await?;
                 let done = client.put(&format!("{}/{id}/revoke", Token::PATH)).await;
-                done.map_err(|error| {
-                    if error.is_not_found() {
-                        resource::nothing::<Token>(&token)
-                    } else {
-                        error
-                    }
-                })?;
+                done.map_err(|error| resource::gone::<Token>(error, &token))?;
                 printer.done(Token::WORD, &id, "revoked")
             }
         }
@@ -83,6 +78,8 @@ impl Resource for JoinTokenResource {
     const MANY: &'static str = "join tokens";
     const PREFIX: &'static str = "jointoken";
     const PATH: &'static str = "join-tokens";
+    const KEYS: &'static [&'static str] = &["joinTokens"];
+    const NAMED_BY: Option<&'static str> = None;
     const HEADER: &'static [&'static str] = &[
         "ID",
         "NAME",
@@ -92,11 +89,6 @@ impl Resource for JoinTokenResource {
         "CREATES HOSTS",
         "USED",
     ];
-    type List = JoinTokenList;
-
-    fn items(list: JoinTokenList) -> Vec<Self> {
-        list.join_tokens
-    }
 
     fn id(&self) -> &str {
         &self.resource_id

@@ -1,6 +1,6 @@
 //! `evenkeel login`: keeps a token for a server.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -9,12 +9,18 @@ use evenkeel_kit::Secret;
 
 use super::{DEFAULT_PROJECT, DEFAULT_SERVER};
 use crate::args::Globals;
-use crate::client::{Client, Target, parse_server};
+use crate::client::{Client, Target, connection, parse_server};
 use crate::contexts::{Context, Contexts, absolute};
+use crate::login::{CLIENT, Fresh, Person, own_realm};
 use crate::{Failure, World};
 
 /// A token is never longer than this.
 const LONGEST: u64 = 64 * 1024;
+
+/// The longest password that is read.
+const LONGEST_PASSWORD: usize = 1_024;
+/// What Ctrl-C is while a password is typed.
+const CTRL_C: u8 = 3;
 
 /// Keep a token for a server. Without an option the token is read from the standard input.
 #[derive(Debug, Args)]
@@ -25,6 +31,19 @@ pub struct Login {
     /// A file that holds the token.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// Log in by name, with a password from the standard input. New tokens are then got without being asked for.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["token", "token_file"])]
+    pub username: Option<String>,
+    /// A file that holds the password.
+    #[arg(long, value_name = "FILE", requires = "username")]
+    pub password_file: Option<PathBuf>,
+    /// The realm of another identity provider, such as `https://keycloak.example.org/realms/master` [default: that of the
+    /// server].
+    #[arg(long, value_name = "URL", requires = "username")]
+    pub realm: Option<String>,
+    /// As which client to log in there.
+    #[arg(long, value_name = "ID", default_value = CLIENT, requires = "username")]
+    pub client: String,
 }
 
 impl Login {
@@ -32,14 +51,16 @@ impl Login {
         let path = world.environment.contexts.clone();
         let mut contexts = Contexts::load(&path)?;
         let mut context = chosen(&contexts, globals)?;
-        let token = Secret::new(self.token(world)?);
-        context.token = Some(token.clone());
+        let fresh = self.fresh(&context, world).await?;
+        context.token = Some(fresh.token.clone());
+        context.login = fresh.login;
 
         let project = context.project.clone();
         let target = Target {
             server: context.server.clone(),
             project: project.unwrap_or_else(|| DEFAULT_PROJECT.to_owned()),
-            token: Some(token),
+            token: Some(fresh.token),
+            renewal: None,
             ca: context.ca.clone(),
             retry_for: globals.retry_for,
         };
@@ -52,6 +73,26 @@ impl Login {
         contexts.put(context);
         contexts.save(&path)?;
         Ok(writeln!(world.out, "{text}")?)
+    }
+
+    /// The token that was given, or the one that the identity provider gives to somebody.
+    async fn fresh(self, context: &Context, world: &mut World<'_>) -> Result<Fresh, Failure> {
+        let Some(username) = self.username.clone() else {
+            let token = Secret::new(self.token(world)?);
+            return Ok(Fresh { token, login: None });
+        };
+        let realm = match self.realm {
+            Some(realm) => realm,
+            None => own_realm(&context.server)?,
+        };
+        let http = connection(&parse_server(&realm)?, context.ca.as_deref())?;
+        let password = password(&username, self.password_file, world)?;
+        let person = Person {
+            username,
+            realm,
+            client: self.client,
+        };
+        person.log_in(&http, &password).await
     }
 
     fn token(self, world: &mut World<'_>) -> Result<String, Failure> {
@@ -73,6 +114,52 @@ impl Login {
         }
         Ok(token.to_owned())
     }
+}
+
+/// The password in a file, else the one that somebody types or sends.
+fn password(
+    username: &str,
+    file: Option<PathBuf>,
+    world: &mut World<'_>,
+) -> Result<Secret, Failure> {
+    let line = match file {
+        Some(path) => {
+            let read = std::fs::File::open(&path).and_then(|mut file| line(&mut file));
+            read.map_err(|source| Failure::File { path, source })?
+        }
+        None if world.environment.interactive => {
+            write!(world.notes, "password of {username}: ")?;
+            world.notes.flush()?;
+            (world.hide)(true);
+            let typed = line(world.input);
+            (world.hide)(false);
+            writeln!(world.notes)?;
+            typed?
+        }
+        None => line(world.input)?,
+    };
+    if line.contains(&CTRL_C) {
+        return Err(Failure::usage("nothing was done"));
+    }
+    let text = String::from_utf8(line).unwrap_or_default();
+    let text = text.trim_end_matches('\r');
+    if text.is_empty() {
+        return Err(Failure::usage_with(
+            "there is no password",
+            "type it, or give it with --password-file FILE",
+        ));
+    }
+    Ok(Secret::new(text))
+}
+
+/// The bytes of a line, without its end.
+fn line(input: &mut dyn Read) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while line.len() < LONGEST_PASSWORD && input.read(&mut byte)? == 1 && byte[0] != b'\n' {
+        line.push(byte[0]);
+    }
+    Ok(line)
 }
 
 /// The context that the token is for: the one that was asked for, else the current one if it is of that server, else
@@ -104,6 +191,7 @@ fn chosen(contexts: &Contexts, globals: &Globals) -> Result<Context, Failure> {
             .or_else(|| old.and_then(|old| old.project.clone())),
         ca: absolute(globals.ca.as_deref())?.or_else(|| same.and_then(|old| old.ca.clone())),
         token: None,
+        login: None,
         server,
     })
 }

@@ -8,14 +8,18 @@ use evenkeel_api::site::SiteResource;
 
 use crate::Failure;
 use crate::client::Client;
-use crate::resource::{self, Resource};
+use crate::pages::{self, Filter, Query, any};
+use crate::resource::Resource;
+
+/// How many ids fit into a filter.
+const MOST: usize = 50;
 
 /// What policies, sites and regions are called.
 #[derive(Debug, Default)]
 pub struct Names(HashMap<String, String>);
 
 impl Names {
-    /// Asks for the names of these things, with one question for each kind that is among them.
+    /// Asks for the names of these things, of many of a kind at once.
     pub async fn of(client: &Client, ids: &[&str]) -> Result<Self, Failure> {
         let mut names = Self::default();
         names.add::<OsUpdatePolicy>(client, ids).await?;
@@ -25,8 +29,13 @@ impl Names {
     }
 
     async fn add<R: Resource>(&mut self, client: &Client, ids: &[&str]) -> Result<(), Failure> {
-        if ids.iter().any(|id| R::is_id(id)) {
-            let all = resource::all::<R>(client).await?;
+        let mut ids: Vec<_> = ids.iter().filter(|id| R::is_id(id)).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        for some in ids.chunks(MOST) {
+            let is = |id: &&&str| format!("resourceId == \"{id}\"");
+            let query = Query::of(Filter::own(any(some.iter().map(is))));
+            let all = pages::all::<R>(client, &query).await?;
             let named = all
                 .iter()
                 .map(|item| (item.id().to_owned(), item.name().to_owned()));

@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use evenkeel_api::os::{
-    OperatingSystemInput, OperatingSystemList, OperatingSystemResource, OsProviderKind, OsType,
-    SecurityFeature,
+    OperatingSystemInput, OperatingSystemResource, OsProviderKind, OsType, SecurityFeature,
 };
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::read_yaml;
 use crate::Failure;
 use crate::client::Client;
+use crate::pages::{self, ListOptions};
 use crate::resource::{self, Resource};
 use crate::time::show_option;
 use crate::view::{Cell, Page, Printer};
@@ -24,7 +25,7 @@ const NO_IMAGE: &str = "00000000000000000000000000000000000000000000000000000000
 #[derive(Debug, Subcommand)]
 pub enum OsCommand {
     /// List the operating systems.
-    List,
+    List(ListOptions),
     /// Show an operating system.
     Get {
         /// Its id or name.
@@ -32,6 +33,8 @@ pub enum OsCommand {
     },
     /// Add an operating system. Enrolment adds package-managed ones by itself.
     Create(Box<CreateOs>),
+    /// Change what can be changed of an operating system; the rest stays.
+    Set(SetOs),
     /// Delete an operating system that nothing uses.
     Delete {
         /// Its id or name.
@@ -71,6 +74,20 @@ pub struct CreateOs {
     description: String,
 }
 
+/// What changes about an operating system.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["architecture", "metadata"]))]
+pub struct SetOs {
+    /// Its id or name.
+    os: String,
+    /// Such as `x86_64`.
+    #[arg(long)]
+    architecture: Option<String>,
+    /// What else should be known of it, a JSON object.
+    #[arg(long, value_name = "JSON")]
+    metadata: Option<String>,
+}
+
 /// How an operating system is updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
@@ -84,17 +101,32 @@ impl OsCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         type Os = OperatingSystemResource;
         match self {
-            Self::List => printer.list(&resource::all::<Os>(client).await?),
+            Self::List(options) => pages::show::<Os>(client, &options.query(), printer).await,
             Self::Get { os } => printer.one(&resource::find::<Os>(client, &os).await?),
             Self::Create(create) => {
                 let made: Os = client.post(Os::PATH, &create.input()?).await?;
                 printer.one(&made)
             }
+            Self::Set(set) => printer.one(&set.run(client).await?),
             Self::Delete { os } => {
                 let id = resource::delete::<Os>(client, &os).await?;
                 printer.done(Os::WORD, &id, "deleted")
             }
         }
+    }
+}
+
+impl SetOs {
+    async fn run(self, client: &Client) -> Result<OperatingSystemResource, Failure> {
+        let id = resource::id_of::<OperatingSystemResource>(client, &self.os).await?;
+        let mut body = Map::new();
+        for (name, value) in [
+            ("architecture", self.architecture),
+            ("metadata", self.metadata),
+        ] {
+            body.extend(value.map(|value| (name.to_owned(), Value::from(value))));
+        }
+        resource::change(client, &id, &self.os, &body).await
     }
 }
 
@@ -188,6 +220,7 @@ impl Resource for OperatingSystemResource {
     const MANY: &'static str = "operating systems";
     const PREFIX: &'static str = "os";
     const PATH: &'static str = "compute/os";
+    const KEYS: &'static [&'static str] = &["OperatingSystemResources"];
     const FREE: Option<&'static str> = Some("delete the instances and policies that need it first");
     const HEADER: &'static [&'static str] = &[
         "ID",
@@ -197,11 +230,6 @@ impl Resource for OperatingSystemResource {
         "PROFILE",
         "IMAGE VERSION",
     ];
-    type List = OperatingSystemList;
-
-    fn items(list: OperatingSystemList) -> Vec<Self> {
-        list.operating_system_resources
-    }
 
     fn id(&self) -> &str {
         &self.resource_id
@@ -240,6 +268,7 @@ impl Resource for OperatingSystemResource {
                 },
             )
             .field_if("description", &self.description)
+            .field_if("metadata", &self.metadata)
             .field(
                 "created",
                 show_option(self.timestamps.as_ref().map(|times| times.created_at)),

@@ -1,13 +1,14 @@
 //! `evenkeel pause` and `evenkeel resume`: nothing new starts for a while.
 
 use clap::{Args, Subcommand};
-use evenkeel_api::pause::{PauseInput, PauseList, PauseResource};
+use evenkeel_api::pause::{PauseInput, PauseResource};
 use evenkeel_api::policy::OsUpdatePolicy;
 use evenkeel_api::site::SiteResource;
 
 use super::names::Names;
 use crate::Failure;
 use crate::client::Client;
+use crate::pages::{self, Limit};
 use crate::resource::{self, Resource};
 use crate::time::show;
 use crate::view::{Cell, Page, Printer};
@@ -31,7 +32,7 @@ pub struct Pause {
 #[derive(Debug, Subcommand)]
 pub enum PauseCommand {
     /// List the pauses.
-    List,
+    List(Limit),
 }
 
 /// Take a pause back. Pauses of other scopes stay.
@@ -71,7 +72,7 @@ impl PauseScope {
 
 impl Pause {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
-        if let Some(PauseCommand::List) = self.command {
+        if let Some(PauseCommand::List(limit)) = self.command {
             // Clap could refuse this, but then it would refuse `--project` as well.
             if self.scope.is_given() || self.reason.is_some() {
                 return Err(Failure::usage_with(
@@ -79,7 +80,7 @@ impl Pause {
                     "`evenkeel pause list` lists them all",
                 ));
             }
-            return list(client, printer).await;
+            return list(limit, client, printer).await;
         }
         let scope = self.scope.text(client).await?;
         let body = PauseInput {
@@ -109,8 +110,8 @@ impl Resume {
     }
 }
 
-async fn list(client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let pauses = resource::all::<PauseResource>(client).await?;
+async fn list(limit: Limit, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let pauses = pages::read::<PauseResource>(client, &limit.query(), printer).await?;
     if pauses.is_empty() || !printer.is_for_people() {
         return printer.list(&pauses);
     }
@@ -147,12 +148,9 @@ impl Resource for PauseResource {
     /// It has no id of its own.
     const PREFIX: &'static str = "";
     const PATH: &'static str = "pauses";
+    const KEYS: &'static [&'static str] = &["pauses"];
+    const NAMED_BY: Option<&'static str> = None;
     const HEADER: &'static [&'static str] = &["PAUSED", "REASON", "BY", "SINCE"];
-    type List = PauseList;
-
-    fn items(list: PauseList) -> Vec<Self> {
-        list.pauses
-    }
 
     fn id(&self) -> &str {
         &self.scope

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{ArgGroup, Args, Subcommand};
 use evenkeel_api::os::OperatingSystemResource;
 use evenkeel_api::policy::{
-    OsUpdatePolicy, OsUpdatePolicyInput, OsUpdatePolicyList, PackageRulesInput, UpdatePolicyKind,
+    OsUpdatePolicy, OsUpdatePolicyInput, PackageRulesInput, UpdatePolicyKind,
 };
 use serde::Deserialize;
 
@@ -15,6 +15,7 @@ use self::rules::RuleOptions;
 use super::read_yaml;
 use crate::Failure;
 use crate::client::Client;
+use crate::pages::{self, ListOptions};
 use crate::resource::{self, Resource};
 use crate::time::show_option;
 use crate::view::{Cell, Page, Printer};
@@ -23,7 +24,7 @@ use crate::view::{Cell, Page, Printer};
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
     /// List the policies.
-    List,
+    List(ListOptions),
     /// Show a policy.
     Get {
         /// Its id or name.
@@ -87,7 +88,7 @@ impl PolicyCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         type Policy = OsUpdatePolicy;
         match self {
-            Self::List => printer.list(&resource::all::<Policy>(client).await?),
+            Self::List(options) => pages::show::<Policy>(client, &options.query(), printer).await,
             Self::Get { policy } => printer.one(&resource::find::<Policy>(client, &policy).await?),
             Self::Create(create) => {
                 let body = create.input(client).await?;
@@ -189,15 +190,11 @@ impl Resource for OsUpdatePolicy {
     const MANY: &'static str = "policies";
     const PREFIX: &'static str = "osupdatepolicy";
     const PATH: &'static str = "os-update-policies";
+    const KEYS: &'static [&'static str] = &["osUpdatePolicies"];
     const FREE: Option<&'static str> = Some(
         "take its assignments away first: `evenkeel assignment list` shows them, `evenkeel assignment clear TARGET` takes one away",
     );
     const HEADER: &'static [&'static str] = &["ID", "NAME", "WISH", "DESCRIPTION"];
-    type List = OsUpdatePolicyList;
-
-    fn items(list: OsUpdatePolicyList) -> Vec<Self> {
-        list.os_update_policies
-    }
 
     fn id(&self) -> &str {
         &self.resource_id

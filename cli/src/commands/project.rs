@@ -30,10 +30,13 @@ pub enum ProjectCommand {
     /// How updates are kept and planned in the project.
     #[command(subcommand)]
     Settings(SettingsCommand),
-    /// Delete a project that holds nothing any more.
+    /// Delete a project that holds no hosts any more.
     Delete {
         /// Its name.
         name: String,
+        /// Delete it with all that is in it.
+        #[arg(long)]
+        force: bool,
     },
 }
 
@@ -66,11 +69,28 @@ impl ProjectCommand {
                 show(&client.get_global(&path).await?, printer)
             }
             Self::Settings(command) => command.run(client, printer).await,
-            Self::Delete { name } => {
-                client.delete_global(&["v1", "projects", &name]).await?;
+            Self::Delete { name, force } => {
+                let params: &[_] = if force { &[("force", "true")] } else { &[] };
+                let path = ["v1", "projects", name.as_str()];
+                let done = client.delete_global(&path, params).await;
+                done.map_err(|error| in_use(error, &name))?;
                 printer.done("project", &name, "deleted")
             }
         }
+    }
+}
+
+/// Says how to delete a project all the same, if the server says that it is in use.
+fn in_use(error: Failure, name: &str) -> Failure {
+    match error {
+        Failure::Refused { code, message, .. } if code == "FailedPrecondition" => {
+            let hint = "deletes it with all that is in it";
+            Failure::usage_with(
+                message,
+                format!("`evenkeel project delete {name} --force` {hint}"),
+            )
+        }
+        error => error,
     }
 }
 

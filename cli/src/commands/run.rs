@@ -4,11 +4,12 @@ mod account;
 mod watch;
 
 use clap::Subcommand;
-use evenkeel_api::update_run::{OsUpdateRun, OsUpdateRunList, RunEvent, RunPackage};
+use evenkeel_api::update_run::{OsUpdateRun, RunEvent, RunPackage};
 
 use self::watch::Watch;
 use crate::client::Client;
 use crate::commands::instance;
+use crate::pages::{self, Filter, ListOptions, Query};
 use crate::resource::{self, Resource};
 use crate::time::{show, show_option, show_seconds};
 use crate::view::{Cell, Page, Printer, Tone};
@@ -19,9 +20,11 @@ use crate::{Ending, Failure};
 pub enum RunCommand {
     /// List the runs.
     List {
-        /// Only those of this host, by its id or name.
+        /// Only those of this host, by its id or name, latest first.
         #[arg(long)]
         host: Option<String>,
+        #[command(flatten)]
+        options: ListOptions,
     },
     /// Show a run with everything that happened.
     Get {
@@ -40,12 +43,15 @@ pub enum RunCommand {
 impl RunCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
         match self {
-            Self::List { host: None } => {
-                printer.list(&resource::all::<OsUpdateRun>(client).await?)?;
-            }
-            Self::List { host: Some(host) } => {
-                let (_, instance) = instance::of_host(client, &host).await?;
-                printer.list(&of_instance(client, &instance).await?)?;
+            Self::List { host, options } => {
+                let query = match host {
+                    None => options.query(),
+                    Some(host) => {
+                        let (_, instance) = instance::of_host(client, &host).await?;
+                        options.query().and(&at(&instance)).by(LATEST_FIRST)
+                    }
+                };
+                pages::show::<OsUpdateRun>(client, &query, printer).await?;
             }
             Self::Get { run } => {
                 printer.one(&resource::find::<OsUpdateRun>(client, &run).await?)?;
@@ -60,15 +66,17 @@ impl RunCommand {
     }
 }
 
+const LATEST_FIRST: &str = "startTime desc, resourceId desc";
+
+/// The condition that a run is of this instance.
+fn at(instance: &str) -> String {
+    format!("instance.resourceId == \"{instance}\"")
+}
+
 /// The runs of one instance, latest first.
 async fn of_instance(client: &Client, instance: &str) -> Result<Vec<OsUpdateRun>, Failure> {
-    let filter = format!("instance.resourceId=\"{instance}\"");
-    let list: OsUpdateRunList = client
-        .get_with(OsUpdateRun::PATH, "filter", &filter)
-        .await?;
-    let mut runs = list.os_update_runs;
-    runs.sort_by(|a, b| (b.start_time, &b.resource_id).cmp(&(a.start_time, &a.resource_id)));
-    Ok(runs)
+    let query = Query::of(Filter::own(at(instance))).by(LATEST_FIRST);
+    pages::all(client, &query).await
 }
 
 impl Resource for OsUpdateRun {
@@ -77,14 +85,10 @@ impl Resource for OsUpdateRun {
     const MANY: &'static str = "runs";
     const PREFIX: &'static str = "osupdaterun";
     const PATH: &'static str = "os-update-runs";
+    const KEYS: &'static [&'static str] = &["osUpdateRuns"];
     const FREE: Option<&'static str> = Some("a run can be deleted once it is over");
     const HEADER: &'static [&'static str] =
         &["ID", "HOST", "STATE", "POLICY", "START", "END", "PACKAGES"];
-    type List = OsUpdateRunList;
-
-    fn items(list: OsUpdateRunList) -> Vec<Self> {
-        list.os_update_runs
-    }
 
     fn id(&self) -> &str {
         &self.resource_id

@@ -1,6 +1,7 @@
 //! `evenkeel schedule`: when nodes may be changed.
 
 mod create;
+mod set;
 
 use std::time::Duration;
 
@@ -8,15 +9,15 @@ use chrono::{DateTime, Utc};
 use clap::Subcommand;
 use evenkeel_api::host::HostResource;
 use evenkeel_api::region::RegionResource;
-use evenkeel_api::schedule::{
-    RepeatedScheduleResource, ScheduleList, ScheduleStatus, SingleScheduleResource,
-};
+use evenkeel_api::schedule::{RepeatedScheduleResource, ScheduleStatus, SingleScheduleResource};
 use evenkeel_api::site::SiteResource;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use self::create::CreateSchedule;
+use self::set::SetSchedule;
 use crate::Failure;
 use crate::client::Client;
+use crate::pages::{self, ListOptions};
 use crate::resource::{self, Resource, is_id};
 use crate::time::{show_option, show_seconds};
 use crate::view::{Cell, Page, Printer};
@@ -30,7 +31,7 @@ const REPEATED_PATH: &str = "schedules/repeated";
 #[derive(Debug, Subcommand)]
 pub enum ScheduleCommand {
     /// List the schedules.
-    List,
+    List(ListOptions),
     /// Show a schedule.
     Get {
         /// Its id or name.
@@ -38,6 +39,8 @@ pub enum ScheduleCommand {
     },
     /// Make a schedule.
     Create(Box<CreateSchedule>),
+    /// Change what is given of a schedule; the rest stays.
+    Set(Box<SetSchedule>),
     /// Delete a schedule.
     Delete {
         /// Its id or name.
@@ -53,11 +56,12 @@ impl ScheduleCommand {
         now: DateTime<Utc>,
     ) -> Result<(), Failure> {
         match self {
-            Self::List => printer.list(&resource::all::<Schedule>(client).await?),
+            Self::List(options) => pages::show::<Schedule>(client, &options.query(), printer).await,
             Self::Get { schedule } => {
                 printer.one(&resource::find::<Schedule>(client, &schedule).await?)
             }
             Self::Create(create) => printer.one(&create.run(client, now).await?),
+            Self::Set(set) => printer.one(&set.run(client, now).await?),
             Self::Delete { schedule } => {
                 let id = resource::delete::<Schedule>(client, &schedule).await?;
                 printer.done(Schedule::WORD, &id, "deleted")
@@ -98,8 +102,8 @@ impl Resource for Schedule {
     const MANY: &'static str = "schedules";
     const PREFIX: &'static str = SINGLE;
     const PATH: &'static str = "compute/schedules";
+    const KEYS: &'static [&'static str] = &["singleSchedules", "repeatedSchedules"];
     const HEADER: &'static [&'static str] = &["ID", "NAME", "FOR", "OPENS", "CLOSES", "TARGET"];
-    type List = ScheduleList;
 
     fn is_id(text: &str) -> bool {
         is_id(SINGLE, text) || is_id(REPEATED, text)
@@ -112,15 +116,6 @@ impl Resource for Schedule {
             SINGLE_PATH
         };
         format!("{path}/{id}")
-    }
-
-    fn items(list: ScheduleList) -> Vec<Self> {
-        let single = list.single_schedules.into_iter().map(Box::new);
-        let repeated = list.repeated_schedules.into_iter().map(Box::new);
-        single
-            .map(Self::Single)
-            .chain(repeated.map(Self::Repeated))
-            .collect()
     }
 
     fn id(&self) -> &str {

@@ -24,7 +24,7 @@ struct Inner {
 
 impl Double {
     /// What to answer to `GET compute/hosts` and the like. Several answers are given one after the other, and the last
-    /// one again and again.
+    /// one again and again. What is answered to a list is answered to a look for a name in it as well.
     pub fn answer(&self, what: &str, body: Value) -> &Self {
         self.answer_with(what, 200, body)
     }
@@ -64,20 +64,26 @@ impl Double {
 async fn respond(State(double): State<Double>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let token = parts.headers.get("authorization");
-    if token.is_none_or(|token| token != "Bearer good") {
+    let is_login = parts.uri.path().starts_with("/realms/");
+    if !is_login && token.is_none_or(|token| token != "Bearer good") {
         return problem(401, "Unauthenticated", "the token has expired");
     }
     let path = parts.uri.path().trim_start_matches("/v1/");
     let path = path.strip_prefix("projects/default/").unwrap_or(path);
     let query: Query<Vec<(String, String)>> = Query::try_from_uri(&parts.uri).expect("a query");
-    let query = query.iter().map(|(name, value)| format!("?{name}={value}"));
-    let what = format!("{} {path}{}", parts.method, query.collect::<String>());
+    let what = format!("{} {path}", parts.method);
+    let (exact, whole) = (
+        asked(&what, &query, |_| true),
+        asked(&what, &query, is_no_name),
+    );
     let body = axum::body::to_bytes(body, 1_000_000).await.expect("a body");
     let text = String::from_utf8_lossy(&body);
     let mut inner = double.inner.lock().expect("no test panics here");
     inner
         .asked
-        .push(format!("{what} {text}").trim_end().to_owned());
+        .push(format!("{exact} {text}").trim_end().to_owned());
+    let is_there = inner.answers.contains_key(&exact);
+    let what = if is_there { exact } else { whole };
     let Some(answers) = inner.answers.get_mut(&what) else {
         return problem(404, "NotFound", "host_resource not found");
     };
@@ -88,6 +94,21 @@ async fn respond(State(double): State<Double>, request: Request) -> Response {
     };
     let status = StatusCode::from_u16(status).expect("a status");
     (status, axum::Json(body)).into_response()
+}
+
+/// A question with those of its parameters that are wanted. The usual size of a page, which every list has, is left out.
+fn asked(what: &str, query: &[(String, String)], is_wanted: fn(&str) -> bool) -> String {
+    let is_usual = |name: &str, value: &str| name == "pageSize" && value == "100";
+    let shown = query
+        .iter()
+        .filter(|(name, value)| !is_usual(name, value) && is_wanted(value))
+        .map(|(name, value)| format!("?{name}={value}"));
+    format!("{what}{}", shown.collect::<String>())
+}
+
+/// A list that is asked for names or ids alone may be answered whole: who asks looks at what comes.
+fn is_no_name(value: &str) -> bool {
+    !value.contains(" == ")
 }
 
 fn problem(status: u16, code: &str, message: &str) -> Response {

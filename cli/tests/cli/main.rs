@@ -1,8 +1,12 @@
 //! One line in, one text out.
 
+mod dayzero;
 mod double;
 mod errors;
 mod fleet;
+mod hosts;
+mod lists;
+mod logins;
 mod orders;
 mod places;
 mod schedules;
@@ -51,6 +55,7 @@ impl Desk {
                 out: &mut out,
                 notes: &mut notes,
                 input: &mut input.as_bytes(),
+                hide: |_| (),
                 clock: &TestClock::new(noon()),
                 environment: Environment {
                     contexts: self.home.path().join("contexts.yaml"),

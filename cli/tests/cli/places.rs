@@ -55,9 +55,9 @@ async fn a_region_is_made_in_another() {
     desk.run("evenkeel region get Berlin").await;
     desk.run("evenkeel region delete region-00000002").await;
     insta::assert_snapshot!(desk.double.asked(), @r#"
-    GET regions
+    GET regions?filter=name == "Germany"
     POST regions {"name":"Berlin","parentId":"region-00000001","metadata":[]}
-    GET regions
+    GET regions?filter=name == "Berlin"
     GET regions/region-00000002
     DELETE regions/region-00000002
     "#);
@@ -123,7 +123,7 @@ async fn a_host_is_put_at_a_site_and_taken_away() {
     desk.run("evenkeel host set host-00000001 --no-site --name edge-02")
         .await;
     insta::assert_snapshot!(desk.double.asked(), @r#"
-    GET sites
+    GET sites?filter=name == "Mitte"
     PATCH compute/hosts/host-00000001 {"siteId":"site-00000001"}
     PATCH compute/hosts/host-00000001 {"name":"edge-02","siteId":""}
     "#);
@@ -131,5 +131,185 @@ async fn a_host_is_put_at_a_site_and_taken_away() {
     assert!(
         told.starts_with("there is no host `host-00000009`\n"),
         "{told}"
+    );
+}
+
+/// Three regions in each other, a site in the last one, one in none, and nothing else.
+async fn atlas() -> Desk {
+    let desk = Desk::new().await;
+    let region = |nth: u32, name: &str, above: &str| json!({"resourceId": format!("region-0000000{nth}"), "name": name, "parentId": above});
+    let site = |nth: u32, name: &str, above: &str| json!({"resourceId": format!("site-0000000{nth}"), "name": name, "regionId": above});
+    let count = |total: u32, error: u32| json!({"total": total, "error": error, "running": 0, "unallocated": 0});
+    desk.double
+        .answer(
+            "GET regions?orderBy=name, resourceId",
+            json!({
+                "regions": [
+                    region(4, "apac", ""), region(1, "emea", ""), region(3, "north", "region-00000001"),
+                    region(2, "south", "region-00000001"),
+                ],
+                "totalElements": 4, "hasNext": false,
+            }),
+        )
+        .answer(
+            "GET sites?orderBy=name, resourceId",
+            json!({
+                "sites": [
+                    site(1, "bonn", "region-00000001"), site(2, "ulm", "region-00000002"), site(3, "", ""),
+                ],
+                "totalElements": 3, "hasNext": false,
+            }),
+        )
+        .answer(
+            "GET compute/hosts/summary?filter=site.resourceId == \"site-00000001\"",
+            count(12, 2),
+        )
+        .answer(
+            "GET compute/hosts/summary?filter=site.resourceId == \"site-00000002\"",
+            count(1, 0),
+        )
+        .answer(
+            "GET compute/hosts/summary?filter=site.resourceId == \"site-00000003\"",
+            count(0, 0),
+        )
+        .answer(
+            "GET compute/hosts/summary?filter=NOT has(site)",
+            count(5, 0),
+        );
+    desk
+}
+
+#[tokio::test]
+async fn the_tree_shows_what_lies_in_what() {
+    let desk = atlas().await;
+    insta::assert_snapshot!(desk.run("evenkeel region tree").await, @r"
+    apac (region-00000004)
+    emea (region-00000001)
+    ├── north (region-00000003)
+    ├── south (region-00000002)
+    │   └── ulm (site-00000002)  1 host
+    └── bonn (site-00000001)  12 hosts  2 with an error
+    in no region
+    └── site-00000003  no hosts
+    at no site  5 hosts
+    ");
+    let json = desk.run("evenkeel region tree -o json").await;
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["hostsAtNoSite"]["total"], 5);
+    assert_eq!(
+        json["regions"][1]["regions"][1]["sites"][0]["hosts"]["total"],
+        1
+    );
+    insta::assert_snapshot!(desk.run("evenkeel region tree -q").await, @r"
+    region-00000004
+    region-00000001
+    region-00000003
+    region-00000002
+    site-00000002
+    site-00000001
+    site-00000003
+    ");
+}
+
+#[tokio::test]
+async fn the_tree_of_one_region_has_only_what_lies_in_it() {
+    let desk = atlas().await;
+    insta::assert_snapshot!(desk.run("evenkeel region tree region-00000002").await, @r"
+    south (region-00000002)
+    └── ulm (site-00000002)  1 host
+    ");
+    let told = desk.fail("evenkeel region tree region-00000009").await;
+    assert!(
+        told.starts_with("there is no region `region-00000009`\n"),
+        "{told}"
+    );
+}
+
+#[tokio::test]
+async fn a_tree_without_anything_says_so() {
+    let desk = Desk::new().await;
+    let none = |key: &str| json!({key: [], "totalElements": 0, "hasNext": false});
+    desk.double
+        .answer("GET regions?orderBy=name, resourceId", none("regions"))
+        .answer("GET sites?orderBy=name, resourceId", none("sites"))
+        .answer("GET compute/hosts/summary?filter=NOT has(site)", json!({}));
+    assert_eq!(desk.run("evenkeel region tree").await, "no regions\n");
+}
+
+#[tokio::test]
+async fn places_are_changed_in_what_is_given() {
+    let desk = Desk::new().await;
+    desk.double
+        .answer("GET sites/site-00000001", site())
+        .answer("PATCH sites/site-00000001", site())
+        .answer("GET regions", regions())
+        .answer("PATCH regions/region-00000002", json!({}));
+    for line in [
+        "evenkeel region set region-00000002 --name Berlin-Brandenburg --no-parent",
+        "evenkeel region set region-00000002 --parent Germany -q",
+        "evenkeel site set site-00000001 --region Berlin --latitude -1.5 --longitude 13",
+        "evenkeel site set site-00000001 --no-region --label tier=silver",
+    ] {
+        desk.run(line).await;
+    }
+    insta::assert_snapshot!(desk.double.asked(), @r#"
+    PATCH regions/region-00000002 {"name":"Berlin-Brandenburg","parentId":""}
+    GET regions?filter=name == "Germany"
+    PATCH regions/region-00000002 {"parentId":"region-00000001"}
+    GET regions?filter=name == "Berlin"
+    PATCH sites/site-00000001 {"regionId":"region-00000002","siteLat":-15000000,"siteLng":130000000}
+    GET sites/site-00000001
+    PATCH sites/site-00000001 {"metadata":[{"key":"tier","value":"silver"}],"regionId":""}
+    "#);
+}
+
+#[tokio::test]
+async fn places_are_made_with_labels() {
+    let desk = Desk::new().await;
+    desk.double
+        .answer("POST regions", json!({}))
+        .answer("POST sites", site());
+    desk.run("evenkeel region create Berlin --label country=de -q")
+        .await;
+    desk.run("evenkeel site create Mitte --label tier=gold -q")
+        .await;
+    insta::assert_snapshot!(desk.double.asked(), @r#"
+    POST regions {"name":"Berlin","parentId":"","metadata":[{"key":"country","value":"de"}]}
+    POST sites {"name":"Mitte","regionId":"","siteLat":0,"siteLng":0,"metadata":[{"key":"tier","value":"gold"}]}
+    "#);
+}
+
+#[tokio::test]
+async fn a_location_is_found_by_a_part_of_its_name() {
+    let desk = Desk::new().await;
+    let node = |id: &str, above: &str, name: &str, kind: &str| json!({"resourceId": id, "parentId": above, "name": name, "type": kind});
+    let (region, site) = ("RESOURCE_KIND_REGION", "RESOURCE_KIND_SITE");
+    desk.double
+        .answer(
+            "GET locations?name=ber?showRegions=true?showSites=true",
+            json!({
+                "nodes": [
+                    node("region-00000001", "", "Germany", region),
+                    node("region-00000002", "region-00000001", "Berlin", region),
+                    node("site-00000001", "region-00000002", "Berlin-Mitte", site),
+                    node("site-00000002", "region-00000001", "Bamberg", site),
+                ],
+                "totalElements": 9, "outputElements": 3,
+            }),
+        )
+        .answer(
+            "GET locations?name=ber?showRegions=false?showSites=true",
+            json!({"nodes": [], "totalElements": 0, "outputElements": 0}),
+        );
+    insta::assert_snapshot!(desk.run("evenkeel location find ber").await, @r"
+    note: these are 3 of 9; say more of the name
+    Germany (region-00000001)  region
+    ├── Berlin (region-00000002)  region
+    │   └── Berlin-Mitte (site-00000001)  site
+    └── Bamberg (site-00000002)  site
+    ");
+    assert_eq!(
+        desk.run("evenkeel location find ber --sites").await,
+        "nothing is called like `ber`\n"
     );
 }

@@ -121,3 +121,47 @@ fn cron_has_five_fields() {
         "{error}"
     );
 }
+
+#[tokio::test]
+async fn a_schedule_is_changed_in_what_is_given() {
+    let desk = Desk::new().await;
+    let single = both()["singleSchedules"][0].clone();
+    desk.double
+        .answer("GET compute/schedules", both())
+        .answer("GET schedules/single/singlesche-00000001", single.clone())
+        .answer("PATCH schedules/single/singlesche-00000001", single)
+        .answer("PATCH schedules/repeated/repeatedsche-00000001", nightly());
+    for line in [
+        "evenkeel schedule set nightly --name weekly --cron \"0 2 * * 0\" --duration 1h --time-zone UTC",
+        "evenkeel schedule set repeatedsche-00000001 --for maintenance",
+        "evenkeel schedule set tonight --duration 2h",
+        "evenkeel schedule set singlesche-00000001 --start +1h --end +3h",
+        "evenkeel schedule set singlesche-00000001 --no-end",
+    ] {
+        desk.run(&format!("{line} -q")).await;
+    }
+    insta::assert_snapshot!(desk.double.asked(), @r#"
+    GET compute/schedules?filter=name == "nightly"
+    PATCH schedules/repeated/repeatedsche-00000001 {"cronDayMonth":"*","cronDayWeek":"0","cronHours":"2","cronMinutes":"0","cronMonth":"*","durationSeconds":3600,"name":"weekly","timeZone":"UTC"}
+    PATCH schedules/repeated/repeatedsche-00000001 {"scheduleStatus":"SCHEDULE_STATUS_MAINTENANCE"}
+    GET compute/schedules?filter=name == "tonight"
+    GET schedules/single/singlesche-00000001
+    PATCH schedules/single/singlesche-00000001 {"endSeconds":1772373630}
+    PATCH schedules/single/singlesche-00000001 {"endSeconds":1772377200,"startSeconds":1772370000}
+    PATCH schedules/single/singlesche-00000001 {"endSeconds":null}
+    "#);
+}
+
+#[tokio::test]
+async fn the_kind_of_a_schedule_never_changes() {
+    let desk = Desk::new().await;
+    insta::assert_snapshot!(desk.fail("evenkeel schedule set repeatedsche-00000001 --start now").await, @r"
+    `repeatedsche-00000001` opens again and again
+    hint: when it opens is said with --cron, and how long it stays open with --duration
+    ");
+    insta::assert_snapshot!(desk.fail("evenkeel schedule set singlesche-00000001 --time-zone UTC").await, @r"
+    `singlesche-00000001` opens once
+    hint: when it opens is said with --start, and when it closes with --end or --duration
+    ");
+    assert_eq!(desk.double.asked(), "");
+}

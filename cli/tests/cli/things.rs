@@ -139,8 +139,8 @@ async fn a_policy_is_made_and_assigned() {
         .await;
     insta::assert_snapshot!(desk.double.asked(), @r#"
     POST os-update-policies {"name":"security","updatePolicy":"UPDATE_POLICY_TARGET","updatePackages":"curl=8.5\njq","allowDowngrade":false}
-    GET compute/instances
-    GET os-update-policies
+    GET compute/instances?filter=(name == "edge-01" OR host.name == "edge-01")
+    GET os-update-policies?filter=name == "security"
     PATCH compute/instances/inst-00000001 {"osUpdatePolicyID":"osupdatepolicy-00000001"}
     PATCH compute/instances/inst-00000001 {"osUpdatePolicyID":""}
     "#);
@@ -277,4 +277,21 @@ async fn a_quiet_project_is_its_name() {
     desk.double
         .answer("GET projects/west", json!({"name": "west"}));
     assert_eq!(desk.run("evenkeel project get west -q").await, "west\n");
+}
+
+#[tokio::test]
+async fn a_project_that_is_in_use_is_deleted_only_on_purpose() {
+    let desk = Desk::new().await;
+    let held = json!({"code": "FailedPrecondition", "message": "the project still has 3 hosts"});
+    desk.double
+        .answer_with("DELETE projects/lab", 400, held)
+        .answer("DELETE projects/lab?force=true", json!({}));
+    insta::assert_snapshot!(desk.fail("evenkeel project delete lab").await, @r"
+    the project still has 3 hosts
+    hint: `evenkeel project delete lab --force` deletes it with all that is in it
+    ");
+    assert_eq!(
+        desk.run("evenkeel project delete lab --force").await,
+        "project lab deleted\n"
+    );
 }

@@ -61,7 +61,8 @@ fn decision() -> Value {
     })
 }
 
-const FILTER: &str = "GET os-update-runs?filter=instance.resourceId=\"inst-00000001\"";
+const FILTER: &str = "GET os-update-runs?filter=instance.resourceId == \"inst-00000001\"\
+                      ?orderBy=startTime desc, resourceId desc";
 
 /// A desk with one host, what runs on it and this decision.
 async fn desk(decision: Value) -> Desk {

@@ -5,3 +5,4 @@
 mod cron;
 mod driver;
 mod eim;
+mod filter;

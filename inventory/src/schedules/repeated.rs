@@ -1,25 +1,27 @@
 //! `schedules/repeated`: schedules that open again and again.
 
 use axum::extract::State;
+use axum::response::Response;
 use evenkeel_api::schedule::{
     RepeatedScheduleInput, RepeatedScheduleList, RepeatedScheduleResource,
 };
 use evenkeel_api::{Empty, Timestamps};
+use evenkeel_domain::Time;
+use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::RepeatedScheduleId;
-use evenkeel_domain::schedule::{Cron, RepeatedSchedule, RepeatedSpec, ScheduleTarget, Zone};
+use evenkeel_domain::schedule::{Cron, RepeatedSchedule, RepeatedSpec, Zone};
 use evenkeel_domain::text::Name;
+use evenkeel_store::listing::in_order;
 use evenkeel_store::schedules::repeated as schedules;
-use evenkeel_store::{Page, Tx};
+use evenkeel_store::{StoreError, Tx};
 
-use super::{
-    Asked, TARGET, TargetParams, Targets, ids_of, part_of, status_from, status_to, target,
-};
-use crate::App;
+use super::{TARGET, TargetParams, Targets, answer, ids_of, status_from, status_to, target};
 use crate::call::{Call, id_of_path};
 use crate::extract::{Change, Json, Params, Patch, Path};
-use crate::listing::{ListParams, envelope};
+use crate::listing::{ListParams, Listed};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams};
+use crate::{App, Inventory};
 
 const WHAT: &str = "repeated_schedule_resource";
 
@@ -27,45 +29,55 @@ const WHAT: &str = "repeated_schedule_resource";
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/schedules/repeated", tag = "schedules",
     params(InProject, ListParams, TargetParams),
-    responses((status = 200, description = "The schedules, by id.", body = RepeatedScheduleList), Problem),
+    responses((status = 200, description = "The schedules.", body = RepeatedScheduleList), Problem),
 )]
 pub async fn list_repeated_schedules(
     State(app): State<App>,
     call: Call,
     params: Params,
-) -> Answer<RepeatedScheduleList> {
-    let asked = Asked::of(&params)?;
-    let tx = app.read(&call).await?;
-    let of = asked.upwards(&tx).await?;
-    let list = listed(&tx, of.as_deref(), asked.page).await?;
-    tx.commit().await?;
-    Ok(Json(list))
+) -> Result<Response, Problem> {
+    answer(vec![Box::new(Repeateds)], &app, &call, &params).await
 }
 
-/// A page of the schedules that are meant for one of these, or of all.
-pub(super) async fn listed(
+/// The list of repeated schedules.
+pub struct Repeateds;
+
+impl Listed for Repeateds {
+    const RESOURCE: Resource = Resource::RepeatedSchedule;
+    const KEY: &'static str = "repeatedSchedules";
+    type Item = RepeatedScheduleResource;
+
+    async fn load(
+        &self,
+        _: &Inventory,
+        tx: &Tx,
+        ids: &[u32],
+    ) -> Result<Vec<RepeatedScheduleResource>, Problem> {
+        resources(tx, &found(tx, ids).await?).await
+    }
+}
+
+/// The schedules with these ids, in the order of the ids.
+async fn found(tx: &Tx, ids: &[u32]) -> Result<Vec<RepeatedSchedule>, StoreError> {
+    let wanted = ids.iter().copied().map(RepeatedScheduleId::from_bits);
+    let wanted: Vec<_> = wanted.collect();
+    let found = schedules::find_many(tx, &wanted).await?;
+    Ok(in_order(ids, found, |schedule: &RepeatedSchedule| {
+        schedule.id.bits()
+    }))
+}
+
+/// The ids of those of these schedules that are open at an instant.
+pub(super) async fn open_at(
     tx: &Tx,
-    of: Option<&[ScheduleTarget]>,
-    page: Page,
-) -> Result<RepeatedScheduleList, Problem> {
-    let listed = match of {
-        None => schedules::list(tx, None, page).await?,
-        Some(targets) => {
-            let mut found = Vec::new();
-            for target in targets {
-                let all = Page::default();
-                found.extend(schedules::list(tx, Some(*target), all).await?.items);
-            }
-            found.sort_unstable_by_key(|schedule| schedule.id);
-            part_of(found, page)
-        }
-    };
-    let (total_elements, has_next) = envelope(&listed, page);
-    Ok(RepeatedScheduleList {
-        repeated_schedules: resources(tx, &listed.items).await?,
-        total_elements,
-        has_next,
-    })
+    ids: &[u32],
+    at: Time,
+) -> Result<Vec<RepeatedScheduleId>, StoreError> {
+    let found = found(tx, ids).await?;
+    let open = found
+        .iter()
+        .filter(|schedule| schedule.spec.open(at).is_some());
+    Ok(open.map(|schedule| schedule.id).collect())
 }
 
 /// Make a repeated schedule.

@@ -1,24 +1,25 @@
 //! `schedules/single`: schedules that open once.
 
 use axum::extract::State;
+use axum::response::Response;
 use evenkeel_api::schedule::{SingleScheduleInput, SingleScheduleList, SingleScheduleResource};
 use evenkeel_api::timestamps::{from_unix_seconds, unix_seconds};
 use evenkeel_api::{Empty, Timestamps};
 use evenkeel_domain::Time;
+use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::SingleScheduleId;
-use evenkeel_domain::schedule::{ScheduleTarget, SingleSchedule, SingleSpec};
+use evenkeel_domain::schedule::{SingleSchedule, SingleSpec};
 use evenkeel_domain::text::Name;
-use evenkeel_store::{Page, Tx, schedules};
+use evenkeel_store::listing::in_order;
+use evenkeel_store::{Tx, schedules};
 
-use super::{
-    Asked, TARGET, TargetParams, Targets, ids_of, part_of, status_from, status_to, target,
-};
-use crate::App;
+use super::{TARGET, TargetParams, Targets, answer, ids_of, status_from, status_to, target};
 use crate::call::{Call, id_of_path};
 use crate::extract::{Change, Json, Params, Path};
-use crate::listing::{ListParams, envelope};
+use crate::listing::{ListParams, Listed};
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams};
+use crate::{App, Inventory};
 
 const WHAT: &str = "single_schedule_resource";
 
@@ -26,45 +27,36 @@ const WHAT: &str = "single_schedule_resource";
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/schedules/single", tag = "schedules",
     params(InProject, ListParams, TargetParams),
-    responses((status = 200, description = "The schedules, by id.", body = SingleScheduleList), Problem),
+    responses((status = 200, description = "The schedules.", body = SingleScheduleList), Problem),
 )]
 pub async fn list_single_schedules(
     State(app): State<App>,
     call: Call,
     params: Params,
-) -> Answer<SingleScheduleList> {
-    let asked = Asked::of(&params)?;
-    let tx = app.read(&call).await?;
-    let of = asked.upwards(&tx).await?;
-    let list = listed(&tx, of.as_deref(), asked.page).await?;
-    tx.commit().await?;
-    Ok(Json(list))
+) -> Result<Response, Problem> {
+    answer(vec![Box::new(Singles)], &app, &call, &params).await
 }
 
-/// A page of the schedules that are meant for one of these, or of all.
-pub(super) async fn listed(
-    tx: &Tx,
-    of: Option<&[ScheduleTarget]>,
-    page: Page,
-) -> Result<SingleScheduleList, Problem> {
-    let listed = match of {
-        None => schedules::list(tx, None, page).await?,
-        Some(targets) => {
-            let mut found = Vec::new();
-            for target in targets {
-                let all = Page::default();
-                found.extend(schedules::list(tx, Some(*target), all).await?.items);
-            }
-            found.sort_unstable_by_key(|schedule| schedule.id);
-            part_of(found, page)
-        }
-    };
-    let (total_elements, has_next) = envelope(&listed, page);
-    Ok(SingleScheduleList {
-        single_schedules: resources(tx, &listed.items).await?,
-        total_elements,
-        has_next,
-    })
+/// The list of single schedules.
+pub struct Singles;
+
+impl Listed for Singles {
+    const RESOURCE: Resource = Resource::SingleSchedule;
+    const KEY: &'static str = "singleSchedules";
+    type Item = SingleScheduleResource;
+
+    async fn load(
+        &self,
+        _: &Inventory,
+        tx: &Tx,
+        ids: &[u32],
+    ) -> Result<Vec<SingleScheduleResource>, Problem> {
+        let wanted = ids.iter().copied().map(SingleScheduleId::from_bits);
+        let wanted: Vec<_> = wanted.collect();
+        let found = schedules::find_many(tx, &wanted).await?;
+        let found = in_order(ids, found, |schedule: &SingleSchedule| schedule.id.bits());
+        resources(tx, &found).await
+    }
 }
 
 /// Make a single schedule.

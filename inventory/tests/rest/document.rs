@@ -62,3 +62,21 @@ fn answers_promise_every_field_and_questions_only_what_they_need() {
     );
     assert_eq!(schemas["HostRegister"].get("required"), None);
 }
+
+#[test]
+fn within_questions_and_in_changes_only_what_must_be_said_is_required() {
+    let document = serde_json::to_value(document()).expect("JSON");
+    let schemas = &document["components"]["schemas"];
+    assert_eq!(schemas["PackageRulesInput"].get("required"), None);
+    assert_eq!(
+        schemas["AssignmentInput"]["required"],
+        serde_json::json!(["osUpdatePolicyId"])
+    );
+    let change = &document["paths"]["/v1/projects/{projectName}/assignments/{target}"]["patch"];
+    assert_eq!(
+        change["requestBody"]["content"]["application/json"]["schema"]["$ref"],
+        "#/components/schemas/AssignmentChange"
+    );
+    assert_eq!(schemas["AssignmentChange"].get("required"), None);
+    assert!(schemas["AssignmentChange"]["properties"].is_object());
+}

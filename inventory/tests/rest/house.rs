@@ -1,5 +1,7 @@
 //! A server with two projects, and people with tokens.
 
+mod furniture;
+
 use std::sync::Arc;
 
 use axum::Router;
@@ -24,6 +26,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tower::ServiceExt;
 use uuid::Uuid;
+
+pub use furniture::{NAMED, Things, legacy, names_a_thing};
 
 /// A server with the projects `ours` and `theirs`.
 pub struct House {
@@ -113,10 +117,25 @@ impl House {
 
     /// Asks as somebody, with or without a body.
     pub async fn ask(&self, who: Who, what: &str, body: Option<Value>) -> (StatusCode, Value) {
+        let token = self.token(who);
+        read(self.ask_with(token.as_deref(), None, what, body).await).await
+    }
+
+    /// Asks with a token or without one, perhaps with the UUID of a project in the head as the legacy form has it.
+    pub async fn ask_with(
+        &self,
+        token: Option<&str>,
+        project: Option<&str>,
+        what: &str,
+        body: Option<Value>,
+    ) -> Response<Body> {
         let (method, path) = what.split_once(' ').expect("a method and a path");
         let mut request = Request::builder().method(method).uri(path);
-        if let Some(token) = self.token(who) {
+        if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
+        }
+        if let Some(project) = project {
+            request = request.header("ActiveProjectID", project);
         }
         let body = match body {
             None => Body::empty(),
@@ -125,7 +144,7 @@ impl House {
                 Body::from(body.to_string())
             }
         };
-        read(self.send(request.body(body).expect("a request")).await).await
+        self.send(request.body(body).expect("a request")).await
     }
 
     /// Asks as the writer of `ours` below its path; it must work.
@@ -153,34 +172,32 @@ impl House {
 
     /// One thing of each kind in `ours`.
     pub async fn furnish(&self) -> Things {
-        let id = |answer: Value| answer["resourceId"].as_str().expect("an id").to_owned();
         let region = json!({"name": "south", "metadata": [{"key": "country", "value": "de"}]});
-        let region = id(self.ok("POST regions", Some(region)).await);
+        let region = id_of(&self.ok("POST regions", Some(region)).await);
         let site = json!({"name": "ulm", "regionId": region, "siteLat": 483_000_000, "siteLng": 99_000_000});
-        let site = id(self.ok("POST sites", Some(site)).await);
+        let site = id_of(&self.ok("POST sites", Some(site)).await);
         let host = json!({
             "name": "edge-01", "uuid": UUID, "serialNumber": "ABC12345", "autoOnboard": true, "siteId": site,
         });
-        let host = id(self.ok("POST compute/hosts/register", Some(host)).await);
-        let os = id(self.ok("POST compute/os", Some(os_body("Debian 12"))).await);
+        let host = id_of(&self.ok("POST compute/hosts/register", Some(host)).await);
+        let os = id_of(&self.ok("POST compute/os", Some(os_body("Debian 12"))).await);
         let policy = json!({
             "name": "security", "updatePolicy": "UPDATE_POLICY_TARGET", "updatePackages": "curl\njq=1.7",
         });
-        let policy = id(self.ok("POST os-update-policies", Some(policy)).await);
+        let policy = id_of(&self.ok("POST os-update-policies", Some(policy)).await);
         let instance =
             json!({"hostID": host, "osID": os, "osUpdatePolicyID": policy, "name": "on-edge-01"});
-        let instance = id(self.ok("POST compute/instances", Some(instance)).await);
+        let instance = id_of(&self.ok("POST compute/instances", Some(instance)).await);
         let schedule = json!({
             "name": "tonight", "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "targetHostId": host,
             "startSeconds": self.seconds(3_600), "endSeconds": self.seconds(7_200),
         });
-        let schedule = id(self.ok("POST schedules/single", Some(schedule)).await);
-        let repeated = id(self
-            .ok("POST schedules/repeated", Some(nightly(&site)))
-            .await);
-        let token = id(self
-            .ok("POST join-tokens", Some(json!({"name": "racks"})))
-            .await);
+        let schedule = id_of(&self.ok("POST schedules/single", Some(schedule)).await);
+        let repeated = Some(nightly(&site));
+        let repeated = id_of(&self.ok("POST schedules/repeated", repeated).await);
+        let token = Some(json!({"name": "racks"}));
+        let token = id_of(&self.ok("POST join-tokens", token).await);
+        let [provider, config, account] = self.first_day().await;
         let run = self.run_of(&instance, &policy).await.to_string();
         Things {
             region,
@@ -193,7 +210,24 @@ impl House {
             repeated,
             token,
             run,
+            provider,
+            config,
+            account,
         }
+    }
+
+    /// What the first start of a machine takes; nothing was made with it yet.
+    async fn first_day(&self) -> [String; 3] {
+        let provider = json!({
+            "providerKind": "PROVIDER_KIND_BAREMETAL", "name": "vendor", "apiEndpoint": "https://vendor/api",
+        });
+        let config = json!({"name": "motd", "config": "#cloud-config"});
+        let account = json!({"username": "operator", "sshKey": KEY});
+        [
+            id_of(&self.ok("POST providers", Some(provider)).await),
+            id_of(&self.ok("POST customConfigs", Some(config)).await),
+            id_of(&self.ok("POST localAccounts", Some(account)).await),
+        ]
     }
 
     /// What people can want of things, one of each kind.
@@ -218,7 +252,18 @@ impl House {
 
     /// A run of an instance that changed one package.
     pub async fn run_of(&self, instance: &str, policy: &str) -> RunId {
-        let tx = self.store.tenant(self.ours).await.expect("a transaction");
+        self.run_in(self.ours, "edge-01", instance, policy).await
+    }
+
+    /// A run in any project, of an instance on the host of this name.
+    pub async fn run_in(
+        &self,
+        project: TenantId,
+        host: &str,
+        instance: &str,
+        policy: &str,
+    ) -> RunId {
+        let tx = self.store.tenant(project).await.expect("a transaction");
         let policy = policies::find(&tx, policy.parse().expect("an id"))
             .await
             .expect("the policy");
@@ -234,7 +279,7 @@ impl House {
         };
         let opening = Opening {
             instance: instance.parse::<InstanceId>().expect("an id"),
-            name: "edge-01 update".to_owned(),
+            name: format!("{host} update"),
             description: "OS update for Debian 12".to_owned(),
             attempt: Some(AttemptId(Uuid::from_u128(7))),
             origin: Origin {
@@ -292,57 +337,6 @@ fn upgrade_of_curl() -> (Happening, Happening) {
     )
 }
 
-/// The ids of one thing of each kind.
-#[derive(Clone, Debug)]
-pub struct Things {
-    pub region: String,
-    pub site: String,
-    pub host: String,
-    pub os: String,
-    pub policy: String,
-    pub instance: String,
-    pub schedule: String,
-    pub repeated: String,
-    pub token: String,
-    pub run: String,
-}
-
-impl Things {
-    /// A path of the document with the ids of these things.
-    pub fn fill(&self, path: &str, project: &str) -> String {
-        let id = [
-            ("/compute/hosts/", &self.host),
-            ("/compute/instances/", &self.instance),
-            ("/compute/os/", &self.os),
-            ("/os-update-policies/", &self.policy),
-            ("/os-update-runs/", &self.run),
-            ("/schedules/single/", &self.schedule),
-            ("/schedules/repeated/", &self.repeated),
-            ("/regions/", &self.region),
-            ("/sites/", &self.site),
-            // One site is assigned a policy and paused.
-            ("/assignments/", &self.site),
-            ("/pauses/", &self.site),
-            ("/join-tokens/", &self.token),
-        ]
-        .into_iter()
-        .find_map(|(part, id)| path.contains(part).then_some(id.as_str()));
-        let path = path.replace("{projectName}", project);
-        let id = id.unwrap_or_default();
-        NAMED
-            .iter()
-            .fold(path, |path, named| path.replace(named, id))
-    }
-}
-
-/// What stands for an id in the paths of the document.
-pub const NAMED: [&str; 3] = ["{resourceId}", "{target}", "{scope}"];
-
-/// Whether a path of the document names a thing of a project.
-pub fn names_a_thing(path: &str) -> bool {
-    NAMED.iter().any(|named| path.contains(named))
-}
-
 /// A schedule for every night at a site.
 pub fn nightly(site: &str) -> Value {
     json!({
@@ -353,6 +347,10 @@ pub fn nightly(site: &str) -> Value {
 }
 
 pub const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";
+
+/// A key that may log in.
+pub const KEY: &str =
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0nGkPCXr4cVvoPZ0zZ9CqDk3Pqk1LQmV0h8eCDfX5T";
 
 pub fn os_body(name: &str) -> Value {
     json!({"name": name, "osType": "OS_TYPE_MUTABLE", "profileName": name, "sha256": "0".repeat(64)})
@@ -396,8 +394,20 @@ async fn project(store: &Store, name: &str) -> TenantId {
     project.id
 }
 
+/// The id of what an answer is about.
+pub fn id_of(answer: &Value) -> String {
+    answer["resourceId"].as_str().expect("an id").to_owned()
+}
+
 /// The status and the JSON of an answer.
 pub async fn read(response: Response<Body>) -> (StatusCode, Value) {
+    let (status, text) = text_of(response).await;
+    let json = serde_json::from_str(&text);
+    (status, json.unwrap_or_else(|_| json!(text)))
+}
+
+/// The status and the text of an answer.
+pub async fn text_of(response: Response<Body>) -> (StatusCode, String) {
     let status = response.status();
     let bytes = response
         .into_body()
@@ -405,9 +415,5 @@ pub async fn read(response: Response<Body>) -> (StatusCode, Value) {
         .await
         .expect("a body")
         .to_bytes();
-    let json = serde_json::from_slice(&bytes);
-    (
-        status,
-        json.unwrap_or_else(|_| json!(String::from_utf8_lossy(&bytes))),
-    )
+    (status, String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -1,32 +1,69 @@
 //! Nothing of one project is seen or touched from another, whichever way it is tried.
 
-use axum::body::Body;
-use axum::http::{Request, StatusCode};
+mod attempts;
+mod bodies;
+mod dice;
+mod filters;
+mod secrets;
+mod side;
+mod world;
+
+use std::sync::atomic::Ordering;
+
+use axum::http::StatusCode;
+use evenkeel_store::testing::rows_of;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
-use crate::house::{House, Things, Who, names_a_thing, nightly, os_body, read};
-use crate::statuses::{body, operations};
+use crate::house::{House, Things, Who, legacy, names_a_thing, nightly, os_body, read};
+use crate::statuses::{body, operations, query};
+use attempts::attempt;
+use dice::Dice;
+use side::Side;
+use world::World;
 
-/// Everything of a project, as its own people see it.
-async fn everything(house: &House) -> Vec<Value> {
-    let mut all = Vec::new();
-    for path in [
-        "compute/hosts",
-        "compute/instances",
-        "compute/os",
-        "os-update-policies",
-        "os-update-runs",
-        "compute/schedules",
-        "regions",
-        "sites",
-        "assignments",
-        "pauses",
-        "settings",
-        "join-tokens",
-    ] {
-        all.push(house.ok(&format!("GET {path}"), None).await);
+/// How often somebody of each project tries to get at the other one.
+const TRIES: usize = 5_200;
+
+/// The seed of this time: another one each time, unless `ISOLATION_SEED` says which.
+#[expect(clippy::disallowed_methods, reason = "a test has no configuration")]
+fn seed() -> u64 {
+    match std::env::var("ISOLATION_SEED") {
+        Ok(seed) => seed.parse().expect("ISOLATION_SEED is a number"),
+        Err(_) => Uuid::new_v4().as_u64_pair().1,
     }
-    all
+}
+
+#[tokio::test]
+async fn whatever_is_tried_nothing_of_another_project_is_told_or_changed() {
+    let seed = seed();
+    println!("ISOLATION_SEED={seed}");
+    let house = House::new().await;
+    let walruses = Side::settle(&house, Who::Writer).await;
+    let penguins = Side::settle(&house, Who::Foreigner).await;
+    let mut dice = Dice::new(seed);
+    for (attacker, victim) in [(&walruses, &penguins), (&penguins, &walruses)] {
+        let world = World::new(&house, attacker, victim).await;
+        let before = rows_of(&house.store, victim.tenant).await;
+        let attempts: Vec<_> = (0..TRIES).map(|_| attempt(&mut dice, &world)).collect();
+        let wrong = world.try_all(&attempts).await;
+        let some: Vec<_> = wrong.iter().take(5).collect();
+        let count = wrong.len();
+        assert!(
+            wrong.is_empty(),
+            "seed {seed}: {count} are wrong: {some:#?}"
+        );
+        let compared = world.compared.load(Ordering::Relaxed);
+        assert!(compared > TRIES / 20, "only {compared} were compared");
+        let after = rows_of(&house.store, victim.tenant).await;
+        let changed: Vec<_> = after.iter().filter(|row| !before.contains(row)).collect();
+        assert!(changed.is_empty(), "seed {seed}: {changed:#?}");
+        assert_eq!(after.len(), before.len(), "seed {seed}: something is gone");
+        println!(
+            "{TRIES} tries of {}, {compared} compared with nothing",
+            attacker.name
+        );
+    }
 }
 
 #[tokio::test]
@@ -34,27 +71,29 @@ async fn a_foreigner_gets_nothing_through_any_path() {
     let house = House::new().await;
     let things = house.furnish().await;
     house.want(&things).await;
-    let before = everything(&house).await;
+    let before = rows_of(&house.store, house.ours).await;
     let mut tried = 0;
     for (method, path, operation) in operations() {
         if !path.contains("{projectName}") {
             continue;
         }
         let body = || body(&operation, &things, &house);
+        let query = query(&operation);
         // By the name of the project that the things are in.
-        let what = format!("{method} {}", things.fill(&path, "ours"));
+        let what = format!("{method} {}{query}", things.fill(&path, "ours"));
         let (status, answer) = house.ask(Who::Foreigner, &what, body()).await;
         assert_eq!(status, StatusCode::FORBIDDEN, "{what}: {answer}");
         // By the foreigner's own project, with the ids of the things.
         if names_a_thing(&path) {
-            let what = format!("{method} {}", things.fill(&path, "theirs"));
+            let what = format!("{method} {}{query}", things.fill(&path, "theirs"));
             let (status, answer) = house.ask(Who::Foreigner, &what, body()).await;
             assert_eq!(status, StatusCode::NOT_FOUND, "{what}: {answer}");
         }
         tried += 1;
     }
-    assert!(tried > 60, "only {tried} operations were tried");
-    assert_eq!(everything(&house).await, before, "something was changed");
+    assert!(tried > 90, "only {tried} operations were tried");
+    let after = rows_of(&house.store, house.ours).await;
+    assert_eq!(after, before, "something was changed");
 }
 
 #[tokio::test]
@@ -88,18 +127,13 @@ async fn the_legacy_form_is_no_way_around() {
     let house = House::new().await;
     let things = house.furnish().await;
     house.want(&things).await;
-    let token = house.token(Who::Foreigner).expect("a token");
-    let legacy = |path: &str| {
-        let rest = path
-            .strip_prefix("/v1/projects/ours/")
-            .expect("a path of ours");
-        let rest = rest.strip_prefix("compute/").unwrap_or(rest);
-        format!("/edge-infra.orchestrator.apis/v2/{rest}")
-    };
+    let token = house.token(Who::Foreigner);
     for (method, path, operation) in operations() {
         if !path.starts_with("/v1/projects/{projectName}/") {
             continue;
         }
+        let uri = legacy(&things.fill(&path, "ours"));
+        let what = format!("{method} {uri}{}", query(&operation));
         for (project, wanted) in [
             (house.ours, StatusCode::FORBIDDEN),
             (house.theirs, StatusCode::NOT_FOUND),
@@ -107,21 +141,14 @@ async fn the_legacy_form_is_no_way_around() {
             if wanted == StatusCode::NOT_FOUND && !names_a_thing(&path) {
                 continue;
             }
-            let uri = legacy(&things.fill(&path, "ours"));
-            let request = Request::builder()
-                .method(method.as_str())
-                .uri(&uri)
-                .header("authorization", format!("Bearer {token}"))
-                .header("ActiveProjectID", project.to_string());
-            let body = body(&operation, &things, &house)
-                .map_or_else(Body::empty, |b| Body::from(b.to_string()));
-            let (status, answer) =
-                read(house.send(request.body(body).expect("a request")).await).await;
-            let no_such_path = answer["type"] == "urn:evenkeel:problem:no-such-path";
-            assert!(
-                status == wanted || no_such_path,
-                "{method} {uri}: {status} {answer}"
-            );
+            let (project, body) = (project.to_string(), body(&operation, &things, &house));
+            let answer = house
+                .ask_with(token.as_deref(), Some(&project), &what, body)
+                .await;
+            let (status, answer) = read(answer).await;
+            assert_eq!(status, wanted, "{what}: {answer}");
+            let is_about_the_path = answer["type"] == "urn:evenkeel:problem:no-such-path";
+            assert!(!is_about_the_path, "{what}: {answer}");
         }
     }
 }

@@ -1,15 +1,50 @@
-//! Lists.
+//! Lists: pages, whole lists, filters and orders.
 
-use axum::http::StatusCode;
+use std::fmt::Write;
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use evenkeel_domain::place::{Metadata, RegionSpec};
+use evenkeel_domain::text::Name;
+use evenkeel_inventory::Settings;
+use evenkeel_store::regions;
 use serde_json::{Value, json};
 
-use crate::house::{House, nightly};
+use crate::house::{House, Who, noon, read};
 
 async fn register(house: &House, count: usize) {
     for n in 0..count {
         let body = json!({"name": format!("edge-{n}"), "serialNumber": format!("SERIAL{n:04}")});
         house.ok("POST compute/hosts/register", Some(body)).await;
     }
+}
+
+/// Makes many regions at once.
+async fn many_regions(house: &House, count: usize) {
+    let tx = house.store.tenant(house.ours).await.expect("a transaction");
+    for n in 0..count {
+        let spec = RegionSpec {
+            name: Name::parse("name", &format!("r{n:04}")).expect("a name"),
+            parent: None,
+            metadata: Metadata::default(),
+        };
+        let made = regions::create(&tx, &spec, noon()).await;
+        made.expect("a region");
+    }
+    tx.commit().await.expect("committed");
+}
+
+/// A text as it stands behind a question mark.
+pub fn encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() {
+            encoded.push(char::from(byte));
+        } else {
+            write!(encoded, "%{byte:02X}").expect("a string");
+        }
+    }
+    encoded
 }
 
 fn shape(answer: &Value) -> (usize, i64, bool) {
@@ -20,13 +55,20 @@ fn shape(answer: &Value) -> (usize, i64, bool) {
     )
 }
 
+/// A member of each thing of a list.
+fn each(answer: &Value, key: &str, member: &str) -> Vec<String> {
+    let items = answer[key].as_array().expect("a list").iter();
+    items
+        .map(|item| item[member].as_str().expect("a text").to_owned())
+        .collect()
+}
+
 #[tokio::test]
 async fn a_list_is_paged_or_whole() {
     let house = House::new().await;
-    assert_eq!(
-        shape(&house.ok("GET compute/hosts", None).await),
-        (0, 0, false)
-    );
+    let empty = house.ok("GET compute/hosts", None).await;
+    let wanted = json!({"hosts": [], "totalElements": 0, "hasNext": false, "nextPageToken": ""});
+    assert_eq!(empty, wanted);
     register(&house, 25).await;
     for (query, wanted) in [
         ("", (25, 25, false)),
@@ -36,9 +78,12 @@ async fn a_list_is_paged_or_whole() {
         ("?pageSize=25", (25, 25, false)),
         ("?offset=24", (1, 25, false)),
         ("?offset=20000", (0, 25, false)),
+        ("?pageSize=1&offset=4294967295", (0, 25, false)),
     ] {
         let answer = house.ok(&format!("GET compute/hosts{query}"), None).await;
         assert_eq!(shape(&answer), wanted, "{query}");
+        let has_token = answer["nextPageToken"] != "";
+        assert_eq!(has_token, wanted.2, "{query}");
     }
 }
 
@@ -46,24 +91,190 @@ async fn a_list_is_paged_or_whole() {
 async fn pages_neither_repeat_nor_leave_out() {
     let house = House::new().await;
     register(&house, 12).await;
-    let ids = |answer: &Value| {
-        let hosts = answer["hosts"].as_array().expect("hosts").iter();
-        hosts
-            .map(|host| host["resourceId"].as_str().expect("an id").to_owned())
-            .collect::<Vec<_>>()
-    };
+    let ids = |answer: &Value| each(answer, "hosts", "resourceId");
     let whole = ids(&house.ok("GET compute/hosts", None).await);
-    let mut pages = Vec::new();
+    let mut sorted = whole.clone();
+    sorted.sort();
+    assert_eq!(whole, sorted, "by id");
+
+    let mut by_offset = Vec::new();
     for offset in [0, 5, 10] {
-        let page = house
-            .ok(
-                &format!("GET compute/hosts?pageSize=5&offset={offset}"),
-                None,
-            )
-            .await;
-        pages.extend(ids(&page));
+        let list = format!("GET compute/hosts?pageSize=5&offset={offset}");
+        by_offset.extend(ids(&house.ok(&list, None).await));
     }
-    assert_eq!(pages, whole);
+    assert_eq!(by_offset, whole);
+
+    for order in ["", "&orderBy=name%20desc"] {
+        let whole = ids(&house
+            .ok(&format!("GET compute/hosts?offset=0{order}"), None)
+            .await);
+        let (mut by_token, mut token) = (Vec::new(), String::new());
+        loop {
+            let list = format!("GET compute/hosts?pageSize=5{order}{token}");
+            let page = house.ok(&list, None).await;
+            assert_eq!(page["totalElements"], 12);
+            by_token.extend(ids(&page));
+            if page["hasNext"] == false {
+                break;
+            }
+            let next = page["nextPageToken"].as_str().expect("a token");
+            token = format!("&pageToken={next}");
+        }
+        assert_eq!(by_token, whole, "{order}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_of_the_list_that_gave_it() {
+    let house = House::new().await;
+    register(&house, 3).await;
+    let page = house.ok("GET compute/hosts?pageSize=1", None).await;
+    let token = page["nextPageToken"].as_str().expect("a token");
+    for query in [
+        format!("compute/hosts?pageSize=1&orderBy=name&pageToken={token}"),
+        format!("compute/hosts?pageSize=1&filter=name%3D%22x%22&pageToken={token}"),
+        format!("sites?pageSize=1&pageToken={token}"),
+        format!("pauses?pageSize=1&pageToken={token}"),
+        format!("compute/schedules?pageSize=1&pageToken={token}"),
+        format!("compute/hosts?pageToken={token}"),
+        format!("compute/hosts?pageSize=1&offset=1&pageToken={token}"),
+        "compute/hosts?pageSize=1&pageToken=abc".to_owned(),
+        "compute/hosts?pageSize=1&pageToken=from-1".to_owned(),
+    ] {
+        let (status, problem) = house.ours(&format!("GET {query}"), None).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{query}: {problem}");
+        assert_eq!(problem["parameter"], "pageToken", "{query}: {problem}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_always_few_is_paged_as_well() {
+    let house = House::new().await;
+    for name in ["a", "b", "c"] {
+        house
+            .ok("POST join-tokens", Some(json!({"name": name})))
+            .await;
+    }
+    let first = house.ok("GET join-tokens?pageSize=2", None).await;
+    assert_eq!(
+        (&first["totalElements"], &first["hasNext"]),
+        (&json!(3), &json!(true))
+    );
+    let token = first["nextPageToken"].as_str().expect("a token");
+    let list = format!("GET join-tokens?pageSize=2&pageToken={token}");
+    let second = house.ok(&list, None).await;
+    assert_eq!(
+        (&second["hasNext"], &second["nextPageToken"]),
+        (&json!(false), &json!(""))
+    );
+    let mut names = each(&first, "joinTokens", "name");
+    names.extend(each(&second, "joinTokens", "name"));
+    names.sort();
+    assert_eq!(names, ["a", "b", "c"]);
+}
+
+#[tokio::test]
+async fn a_long_list_is_told_whole() {
+    let house = House::new().await;
+    many_regions(&house, 600).await;
+    let whole = house.ok("GET regions?orderBy=name", None).await;
+    let wanted: Vec<_> = (0..600).map(|n| format!("r{n:04}")).collect();
+    assert_eq!(each(&whole, "regions", "name"), wanted);
+    assert_eq!(
+        (&whole["totalElements"], &whole["hasNext"]),
+        (&json!(600), &json!(false))
+    );
+    assert_eq!(whole["nextPageToken"], "");
+    for (offset, told) in [(100, 500), (349, 251), (350, 250), (351, 249), (600, 0)] {
+        let list = format!("GET regions?orderBy=name&offset={offset}");
+        let rest = house.ok(&list, None).await;
+        assert_eq!(
+            each(&rest, "regions", "name"),
+            wanted[600 - told..],
+            "{offset}"
+        );
+        assert_eq!(rest["totalElements"], 600);
+    }
+}
+
+#[tokio::test]
+async fn only_so_many_long_lists_are_told_at_once() {
+    let house = House::with(Settings {
+        streams: 1,
+        ..Settings::default()
+    })
+    .await;
+    many_regions(&house, 600).await;
+    let token = house.token(Who::Writer).expect("a token");
+    let request = Request::get("/v1/projects/ours/regions")
+        .header("authorization", format!("Bearer {token}"))
+        .body(Body::empty());
+    let slow = house.send(request.expect("a request")).await;
+    assert_eq!(slow.status(), StatusCode::OK);
+    assert_eq!(slow.headers()["content-type"], "application/json");
+
+    let (status, problem) = house.ours("GET regions", None).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(problem["code"], "Unavailable");
+    // What is short or in pages never waits for those that read long lists.
+    house.ok("GET regions?pageSize=100", None).await;
+    house.ok("GET regions?offset=500", None).await;
+
+    let (_, whole) = read(slow).await;
+    assert_eq!(whole["regions"].as_array().map(Vec::len), Some(600));
+    house.ok("GET regions", None).await;
+}
+
+#[tokio::test]
+async fn a_list_is_filtered_and_ordered() {
+    let house = House::new().await;
+    register(&house, 12).await;
+    for (filter, wanted) in [
+        (r#"name = "EDGE-1""#, 3),
+        (r#"name == "edge-1""#, 1),
+        (r#"serialNumber='SERIAL0007' AND name="edge""#, 1),
+        ("has(site)", 0),
+        ("NOT has(site)", 12),
+        (r#"name="edge-1" OR name="edge-2" AND name="edge-11""#, 1),
+    ] {
+        for page in ["", "&pageSize=100"] {
+            let path = format!("GET compute/hosts?filter={}{page}", encoded(filter));
+            let answer = house.ok(&path, None).await;
+            let told = answer["hosts"].as_array().map(Vec::len);
+            assert_eq!(told, Some(wanted), "{filter}");
+            assert_eq!(answer["totalElements"], wanted, "{filter}");
+        }
+    }
+    let list = "GET compute/hosts?pageSize=2&orderBy=name%20desc";
+    let answer = house.ok(list, None).await;
+    assert_eq!(each(&answer, "hosts", "name"), ["edge-9", "edge-8"]);
+}
+
+#[tokio::test]
+async fn a_filter_that_is_not_understood_says_where_and_what_was_meant() {
+    let house = House::new().await;
+    let filter = encoded(r#"uuid = "1" AND nam = "x""#);
+    let (status, problem) = house
+        .ours(&format!("GET compute/hosts?filter={filter}"), None)
+        .await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    for (member, wanted) in [
+        ("code", json!("InvalidArgument")),
+        ("type", json!("urn:evenkeel:problem:invalid-argument")),
+        ("field", json!("filter")),
+        ("parameter", json!("filter")),
+        ("position", json!(15)),
+        ("hint", json!("name")),
+    ] {
+        assert_eq!(problem[member], wanted, "{problem}");
+    }
+    assert_eq!(problem.get("pointer"), None);
+
+    let (status, problem) = house
+        .ours("GET compute/hosts?orderBy=site.name", None)
+        .await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert_eq!(problem["parameter"], "orderBy", "{problem}");
 }
 
 #[tokio::test]
@@ -74,29 +285,28 @@ async fn a_parameter_that_would_change_the_answer_is_understood_or_refused() {
         ("compute/hosts?pageSize=101", "pageSize"),
         ("compute/hosts?pageSize=ten", "pageSize"),
         ("compute/hosts?offset=-1", "offset"),
+        ("compute/hosts?offset=4294967296", "offset"),
         ("compute/hosts?filter=", "filter"),
-        ("compute/hosts?filter=name%3D%22x%22", "filter"),
-        ("compute/hosts?orderBy=name", "orderBy"),
+        ("compute/hosts?filter=name%3D%22%00%22", "filter"),
+        ("compute/hosts?orderBy=nothing", "orderBy"),
         ("compute/hosts?pageSize=5&pageSize=6", "pageSize"),
-        ("os-update-runs?filter=status%3D%22x%22", "filter"),
-        (
-            "os-update-runs?filter=instance.resourceId%3D%22host-00000001%22",
-            "filter",
-        ),
+        ("os-update-runs?filter=nothing%3D%22x%22", "filter"),
         ("compute/schedules?hostId=x", "hostId"),
-        ("compute/schedules?unixEpoch=1", "unixEpoch"),
+        ("compute/schedules?unixEpoch=-1", "unixEpoch"),
         (
             "schedules/repeated?siteId=site-00000001&regionId=region-00000001",
             "regionId",
         ),
         ("regions?showTotalSites=maybe", "showTotalSites"),
-        ("sites?filter=name%3D%22x%22", "filter"),
         ("assignments?pageSize=0", "pageSize"),
+        ("pauses?filter=scope%3Dproject", "filter"),
+        ("join-tokens?orderBy=name", "orderBy"),
     ] {
         let (status, problem) = house.ours(&format!("GET {query}"), None).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}");
         assert_eq!(problem["code"], "InvalidArgument", "{query}");
         assert_eq!(problem["field"], field, "{query}");
+        assert_eq!(problem["parameter"], field, "{query}");
     }
 }
 
@@ -105,65 +315,12 @@ async fn runs_are_filtered_by_their_instance() {
     let house = House::new().await;
     let things = house.furnish().await;
     let list = |instance: &str| {
-        format!("GET os-update-runs?filter=instance.resourceId%3D%22{instance}%22&pageSize=10")
+        let filter = encoded(&format!("instance.resourceId=\"{instance}\""));
+        format!("GET os-update-runs?filter={filter}&orderBy=startTime%20desc&pageSize=10")
     };
     let of_it = house.ok(&list(&things.instance), None).await;
     assert_eq!(of_it["osUpdateRuns"][0]["resourceId"], things.run.as_str());
     assert_eq!(of_it["osUpdateRuns"][0]["events"], json!([]));
     let of_none = house.ok(&list("inst-00000000"), None).await;
-    assert_eq!(of_none["totalElements"], 0);
-}
-
-#[tokio::test]
-async fn schedules_are_listed_by_what_they_are_for_and_inherited_from_above() {
-    let house = House::new().await;
-    let things = house.furnish().await;
-    let inner = json!({"name": "swabia", "parentId": things.region});
-    let inner = house.ok("POST regions", Some(inner)).await["resourceId"].clone();
-    let other = json!({"name": "bonn", "regionId": inner});
-    let other = house.ok("POST sites", Some(other)).await["resourceId"].clone();
-    let mut of_region = nightly("");
-    of_region["targetRegionId"] = json!(things.region);
-    of_region["name"] = json!("of the region");
-    house.ok("POST schedules/repeated", Some(of_region)).await;
-
-    let names = async |query: String| {
-        let answer = house
-            .ok(&format!("GET compute/schedules?{query}"), None)
-            .await;
-        let mut names = Vec::new();
-        for kind in ["singleSchedules", "repeatedSchedules"] {
-            for schedule in answer[kind].as_array().expect("a list") {
-                names.push(schedule["name"].as_str().expect("a name").to_owned());
-            }
-        }
-        assert_eq!(answer["totalElements"], names.len(), "{query}");
-        names.sort();
-        names
-    };
-    let (host, site, region) = (&things.host, &things.site, &things.region);
-    let all = ["every night", "of the region", "tonight"];
-    assert_eq!(names(format!("hostId={host}")).await, all);
-    assert_eq!(names(format!("siteId={site}")).await, all[..2]);
-    let other = other.as_str().expect("an id");
-    assert_eq!(names(format!("siteId={other}")).await, all[1..2]);
-    assert_eq!(names(format!("regionId={region}")).await, all[1..2]);
-    let inner = inner.as_str().expect("an id");
-    assert_eq!(names(format!("regionId={inner}")).await, all[1..2]);
-
-    let list = format!("GET schedules/repeated?hostId={host}");
-    let both = house.ok(&list, None).await;
-    let second = house.ok(&format!("{list}&pageSize=1&offset=1"), None).await;
-    assert_eq!(
-        second["repeatedSchedules"],
-        json!([both["repeatedSchedules"][1]])
-    );
-    assert_eq!(
-        (&second["totalElements"], &second["hasNext"]),
-        (&json!(2), &json!(false))
-    );
-    let of_none = house
-        .ok("GET schedules/single?hostId=host-00000000", None)
-        .await;
     assert_eq!(of_none["totalElements"], 0);
 }

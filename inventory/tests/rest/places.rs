@@ -245,7 +245,7 @@ async fn a_host_is_moved_and_renamed() {
         assert_eq!(answer["serialNumber"], "ABC12345");
     }
     for (body, field) in [
-        (json!({"metadata": labels(&[("a", "1")])}), "metadata"),
+        (json!({"metadata": labels(&[("A", "1")])}), "metadata"),
         (json!({"siteId": "region-00000001"}), "siteId"),
         (json!({"name": "a;b"}), "name"),
         (json!({"colour": "red"}), "colour"),
@@ -261,5 +261,166 @@ async fn a_host_is_moved_and_renamed() {
     assert_eq!(
         (status, &problem["field"]),
         (StatusCode::BAD_REQUEST, &json!("siteId"))
+    );
+}
+
+/// A query with a value that has any letters.
+fn query(name: &str, value: &str) -> String {
+    let letters: Vec<String> = value.bytes().map(|b| format!("%{b:02X}")).collect();
+    format!("{name}={}", letters.concat())
+}
+
+/// Two regions in each other and another one, and sites in them and in none.
+async fn furnished(house: &House) -> [String; 3] {
+    let south = made(house, "regions", json!({"name": "south"})).await;
+    let swabia = json!({"name": "swabia", "parentId": south});
+    let swabia = made(house, "regions", swabia).await;
+    let city = json!({"name": "Ulm city", "parentId": swabia});
+    let city = made(house, "regions", city).await;
+    for (name, region) in [
+        ("ulm hall", swabia.as_str()),
+        ("NEU-ULM", ""),
+        ("bonn", south.as_str()),
+    ] {
+        made(house, "sites", json!({"name": name, "regionId": region})).await;
+    }
+    [south, swabia, city]
+}
+
+/// The names in a list, in its order.
+fn names(list: &Value) -> Vec<String> {
+    let items = list.as_array().expect("a list").iter();
+    items
+        .map(|item| item["name"].as_str().expect("a name").to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn locations_are_found_by_a_part_of_their_name_with_the_way_to_them() {
+    let house = House::new().await;
+    let [south, swabia, city] = furnished(&house).await;
+    let find = async |what: &str| house.ok(&format!("GET locations?{what}"), None).await;
+
+    let regions = find("name=ulm&showRegions=true&showSites=false").await;
+    let node = |id: &str, parent: &str, name: &str| json!({"resourceId": id, "parentId": parent, "name": name, "type": "RESOURCE_KIND_REGION"});
+    let way = [
+        node(&south, "", "south"),
+        node(&swabia, &south, "swabia"),
+        node(&city, &swabia, "Ulm city"),
+    ];
+    let wanted = json!({"nodes": way, "totalElements": 1, "outputElements": 1});
+    assert_eq!(regions, wanted);
+
+    let sites = find("name=ULM&showSites=true").await;
+    let of_sites = ["south", "swabia", "NEU-ULM", "ulm hall"];
+    assert_eq!(names(&sites["nodes"]), of_sites);
+    assert_eq!(sites["nodes"][2]["type"], "RESOURCE_KIND_SITE");
+    assert_eq!(sites["nodes"][2]["parentId"], "");
+    assert_eq!(sites["nodes"][3]["parentId"], swabia.as_str());
+    assert_eq!(
+        (&sites["totalElements"], &sites["outputElements"]),
+        (&json!(2), &json!(2))
+    );
+
+    let both = "showSites=true&showRegions=true";
+    for (name, shown, total) in [("ulm", 5, 3), ("u*m", 5, 3), ("*", 6, 6), ("%", 0, 0)] {
+        let found = find(&format!("{}&{both}", query("name", name))).await;
+        let nodes = found["nodes"].as_array().map_or(0, Vec::len);
+        assert_eq!(
+            (nodes, &found["totalElements"]),
+            (shown, &json!(total)),
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn fifty_locations_of_a_kind_are_shown_and_all_are_counted() {
+    let house = House::new().await;
+    for n in 0..52 {
+        made(&house, "sites", json!({"name": format!("shop {n:02}")})).await;
+    }
+    let found = house
+        .ok("GET locations?name=shop&showSites=true", None)
+        .await;
+    let shown = names(&found["nodes"]);
+    assert_eq!((shown.len(), shown[49].as_str()), (50, "shop 49"));
+    assert_eq!(
+        (&found["totalElements"], &found["outputElements"]),
+        (&json!(52), &json!(50))
+    );
+}
+
+#[tokio::test]
+async fn what_is_not_said_of_locations_is_asked_for() {
+    let house = House::new().await;
+    for (what, parameter) in [
+        ("showSites=true", "name"),
+        ("name=&showSites=true", "name"),
+        ("name=%00&showSites=true", "name"),
+        ("name=ulm", "showSites"),
+        ("name=ulm&showSites=false&showRegions=false", "showSites"),
+        ("name=ulm&showRegions=1", "showRegions"),
+    ] {
+        let (status, problem) = house.ours(&format!("GET locations?{what}"), None).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
+        assert_eq!(problem["code"], "InvalidArgument", "{what}");
+        assert_eq!(problem["field"], parameter, "{what}: {problem}");
+    }
+}
+
+#[tokio::test]
+async fn places_are_filtered_by_what_they_lie_in_and_ordered() {
+    let house = House::new().await;
+    let [south, swabia, _] = furnished(&house).await;
+    let below = format!(
+        "region.resource_id='{south}' OR region.parent_region.resource_id='{south}' \
+         OR region.parent_region.parent_region.resource_id='{south}' \
+         OR region.parent_region.parent_region.parent_region.resource_id='{south}'"
+    );
+    for (list, filter, wanted) in [
+        ("regions/*/sites", below, vec!["bonn", "ulm hall"]),
+        (
+            "sites",
+            format!("region.resourceId=\"{swabia}\""),
+            vec!["ulm hall"],
+        ),
+        ("sites", "NOT has(region)".to_owned(), vec!["NEU-ULM"]),
+        (
+            "sites",
+            "name=\"ulm\"".to_owned(),
+            vec!["NEU-ULM", "ulm hall"],
+        ),
+        (
+            "regions",
+            "NOT has(parent_region)".to_owned(),
+            vec!["south"],
+        ),
+        (
+            "regions",
+            format!("parentRegion.resourceId='{swabia}'"),
+            vec!["Ulm city"],
+        ),
+    ] {
+        let what = format!("GET {list}?orderBy=name&{}", query("filter", &filter));
+        let answer = house.ok(&what, None).await;
+        let key = list.rsplit('/').next().expect("a word");
+        let mut found = names(&answer[key]);
+        found.sort();
+        assert_eq!(found, wanted, "{filter}");
+        assert_eq!(answer["totalElements"], wanted.len(), "{filter}");
+    }
+    let one = query("filter", &format!("resource_id='{south}'"));
+    let counted = house
+        .ok(&format!("GET regions?showTotalSites=true&{one}"), None)
+        .await;
+    assert_eq!(counted["regions"][0]["totalSites"], 2);
+    let last = house
+        .ok("GET sites?orderBy=name%20desc&pageSize=1", None)
+        .await;
+    assert_eq!(names(&last["sites"]), ["ulm hall"]);
+    assert_eq!(
+        (&last["totalElements"], &last["hasNext"]),
+        (&json!(3), &json!(true))
     );
 }

@@ -5,9 +5,11 @@ use std::fmt::Write;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use evenkeel_inventory::document;
+use evenkeel_kit::Clock;
+use evenkeel_store::hosts::{self, Joining};
 use serde_json::{Value, json};
 
-use crate::house::{House, Things, Who, nightly, os_body, read};
+use crate::house::{House, KEY, Things, UUID, Who, legacy, nightly, os_body, read};
 
 /// Every operation of the document: method, path, operation.
 pub fn operations() -> Vec<(String, String, Value)> {
@@ -26,10 +28,13 @@ pub fn body(operation: &Value, things: &Things, house: &House) -> Option<Value> 
     operation.get("requestBody")?;
     Some(match operation["operationId"].as_str().expect("an id") {
         "put_project" => json!({"description": "new"}),
+        "create_host" => json!({"name": "made"}),
         "register_host" => json!({"name": "new", "serialNumber": "NEW12345"}),
+        "reregister_host" => json!({"name": "edge-01", "autoOnboard": true}),
         "create_instance" => json!({"hostID": things.host, "osID": things.os}),
-        "patch_instance" => json!({"osUpdatePolicyID": things.policy}),
+        "put_instance" | "patch_instance" => json!({"osUpdatePolicyID": things.policy}),
         "create_operating_system" => os_body("new"),
+        "put_operating_system" | "patch_operating_system" => json!({"architecture": "x86_64"}),
         "create_update_policy" => json!({"name": "new", "updatePolicy": "UPDATE_POLICY_LATEST"}),
         "create_single_schedule" => json!({
             "scheduleStatus": "SCHEDULE_STATUS_OS_UPDATE", "startSeconds": house.seconds(60),
@@ -48,6 +53,11 @@ pub fn body(operation: &Value, things: &Things, house: &House) -> Option<Value> 
             json!({"name": "bonn", "regionId": things.region})
         }
         "put_host" | "patch_host" => json!({"name": "edge-01", "siteId": things.site}),
+        "create_provider" => json!({
+            "providerKind": "PROVIDER_KIND_BAREMETAL", "name": "new", "apiEndpoint": "",
+        }),
+        "create_custom_config" => json!({"name": "new", "config": "#cloud-config"}),
+        "create_local_account" => json!({"username": "new", "sshKey": KEY}),
         "put_assignment" | "patch_assignment" => {
             json!({"osUpdatePolicyId": things.policy, "maxConcurrent": 3})
         }
@@ -55,11 +65,30 @@ pub fn body(operation: &Value, things: &Things, house: &House) -> Option<Value> 
         "put_order" => json!({"kind": "cancel", "reason": "not today"}),
         "put_settings" | "patch_settings" => json!({"retentionDays": 7}),
         "create_join_token" => json!({}),
-        other => panic!("no body for {other}"),
+        other => panic!("the operation {other} takes a body: say in `statuses::body` which"),
     })
 }
 
-/// What has to be asked before what: readers first, and nothing is deleted before what leans on it.
+/// The parameters behind the question mark without which an operation cannot be asked.
+pub fn query(operation: &Value) -> &'static str {
+    let id = operation["operationId"].as_str().expect("an id");
+    if id == "find_locations" {
+        return "?name=ulm&showSites=true&showRegions=true";
+    }
+    let all = operation["parameters"].as_array().into_iter().flatten();
+    for parameter in all {
+        let is_needed = parameter["in"] == "query" && parameter["required"] == true;
+        let name = &parameter["name"];
+        assert!(
+            !is_needed,
+            "the operation {id} needs the parameter {name}: say in `statuses::query` which"
+        );
+    }
+    ""
+}
+
+/// What has to be asked before what: readers first, then what changes things, then what ends the trust in them, and
+/// nothing is deleted before what leans on it.
 fn rank(method: &str, path: &str) -> usize {
     let order = [
         "os-update-runs",
@@ -68,6 +97,9 @@ fn rank(method: &str, path: &str) -> usize {
         "assignments",
         "pauses",
         "instances",
+        "providers",
+        "customConfigs",
+        "localAccounts",
         "policies",
         "hosts",
         "compute/os",
@@ -78,43 +110,114 @@ fn rank(method: &str, path: &str) -> usize {
     match method {
         "GET" => 0,
         "DELETE" => {
-            10 + order
-                .iter()
-                .position(|part| path.contains(part))
-                .unwrap_or(0)
+            let place = order.iter().position(|part| path.contains(part));
+            10 + place.expect("say in `statuses::rank` what is deleted before what")
         }
+        _ if path.ends_with("/invalidate") => 2,
         _ => 1,
+    }
+}
+
+/// Those who ask, in the order of the columns.
+const EVERYBODY: [Who; 6] = [
+    Who::Nobody,
+    Who::Node,
+    Who::Foreigner,
+    Who::Reader,
+    Who::Writer,
+    Who::Administrator,
+];
+
+/// What the paths of a project begin with.
+const IN_A_PROJECT: &str = "/v1/projects/{projectName}/";
+
+/// An operation, with the status that each of [`EVERYBODY`] gets.
+type Row = (String, Vec<u16>);
+
+/// Asks for everything as everybody: by the name of the project, or in the legacy form, which has only what is in a
+/// project.
+async fn rows(is_legacy: bool) -> Vec<Row> {
+    let house = House::new().await;
+    let things = house.furnish().await;
+    house.want(&things).await;
+    came(&house, &things).await;
+    let (project, tokens) = (
+        house.ours.to_string(),
+        EVERYBODY.map(|who| house.token(who)),
+    );
+    let mut operations = operations();
+    operations.retain(|(_, path, _)| !is_legacy || path.starts_with(IN_A_PROJECT));
+    operations.sort_by_key(|(method, path, _)| rank(method, path));
+    let mut rows = Vec::new();
+    for (method, path, operation) in operations {
+        let uri = format!("{}{}", things.fill(&path, "ours"), query(&operation));
+        let (uri, active) = if is_legacy {
+            (legacy(&uri), Some(project.as_str()))
+        } else {
+            (uri, None)
+        };
+        let what = format!("{method} {uri}");
+        let mut statuses = Vec::new();
+        for (who, token) in EVERYBODY.iter().zip(&tokens) {
+            let body = body(&operation, &things, &house);
+            let answer = house.ask_with(token.as_deref(), active, &what, body).await;
+            let (status, answer) = read(answer).await;
+            assert!(!status.is_server_error(), "{what} as {who:?}: {answer}");
+            statuses.push(status.as_u16());
+        }
+        rows.push((format!("{method} {path}"), statuses));
+    }
+    rows
+}
+
+/// The machine of the host has come, so there is a trust in it that can end.
+async fn came(house: &House, things: &Things) {
+    let tx = house.store.tenant(house.ours).await.expect("a transaction");
+    let joining = Joining {
+        uuid: UUID.parse().expect("a UUID"),
+        serial: None,
+        hostname: "edge-01".to_owned(),
+        public_key: Vec::new(),
+    };
+    let host = things.host.parse().expect("an id");
+    hosts::joined(&tx, host, &joining, house.clock.now())
+        .await
+        .expect("it has come");
+    tx.commit().await.expect("committed");
+}
+
+/// The status of somebody who may not do what a row is about; none for those who may.
+fn refusal(who: Who, what: &str) -> Option<u16> {
+    let reads = what.starts_with("GET ");
+    match what {
+        "GET /v1/orchestrator" => (who == Who::Nobody).then_some(401),
+        // The list of the projects that one may see: whoever may see none is nobody here.
+        "GET /v1/projects" => matches!(who, Who::Nobody | Who::Node).then_some(401),
+        _ => match who {
+            Who::Nobody => Some(401),
+            Who::Node | Who::Foreigner => Some(403),
+            Who::Reader => (!reads).then_some(403),
+            // Projects themselves are made and deleted by administrators only.
+            Who::Writer => (!reads && !what.contains(IN_A_PROJECT)).then_some(403),
+            Who::Administrator => None,
+        },
     }
 }
 
 #[tokio::test]
 async fn every_path_method_and_role_has_its_status() {
-    let house = House::new().await;
-    let things = house.furnish().await;
-    house.want(&things).await;
-    let everybody = [
-        Who::Nobody,
-        Who::Node,
-        Who::Foreigner,
-        Who::Reader,
-        Who::Writer,
-        Who::Administrator,
-    ];
     let mut table = format!("{:<84}", "");
-    for who in everybody {
+    for who in EVERYBODY {
         write!(table, " {:<6.6}", format!("{who:?}").to_lowercase()).expect("a string");
     }
-    let mut operations = operations();
-    operations.sort_by_key(|(method, path, _)| rank(method, path));
-    for (method, path, operation) in operations {
-        write!(table, "\n{:<84}", format!("{method} {path}")).expect("a string");
-        for who in everybody {
-            let what = format!("{method} {}", things.fill(&path, "ours"));
-            let (status, _) = house
-                .ask(who, &what, body(&operation, &things, &house))
-                .await;
-            assert!(!status.is_server_error(), "{what} as {who:?}");
-            write!(table, " {:<6}", status.as_u16()).expect("a string");
+    for (what, statuses) in rows(false).await {
+        write!(table, "\n{what:<84}").expect("a string");
+        for (who, status) in EVERYBODY.into_iter().zip(statuses) {
+            match refusal(who, &what) {
+                Some(refused) => assert_eq!(status, refused, "{what} as {who:?}"),
+                None => assert!(!matches!(status, 401 | 403), "{what} as {who:?}: {status}"),
+            }
+            write!(table, " {status:<6}").expect("a string");
         }
     }
     let table = table
@@ -123,6 +226,40 @@ async fn every_path_method_and_role_has_its_status() {
         .collect::<Vec<_>>()
         .join("\n");
     insta::assert_snapshot!(table);
+}
+
+#[tokio::test]
+async fn the_legacy_form_says_the_same_to_everybody() {
+    let named: Vec<Row> = rows(false)
+        .await
+        .into_iter()
+        .filter(|(what, _)| what.contains(IN_A_PROJECT))
+        .collect();
+    let legacy = rows(true).await;
+    assert!(legacy.len() > 90, "only {} operations", legacy.len());
+    for (named, legacy) in named.iter().zip(&legacy) {
+        assert_eq!(legacy, named);
+    }
+    assert_eq!(legacy.len(), named.len());
+}
+
+#[tokio::test]
+async fn the_legacy_form_needs_the_uuid_of_a_project_that_one_may_enter() {
+    let house = House::new().await;
+    let (ours, theirs) = (house.ours.to_string(), house.theirs.to_string());
+    let token = house.token(Who::Reader);
+    for (project, wanted) in [
+        (None, 401),
+        (Some(""), 401),
+        (Some("ours"), 401),
+        (Some("01234567-89ab-cdef-0123-456789abcdef"), 403),
+        (Some(theirs.as_str()), 403),
+        (Some(ours.as_str()), 200),
+    ] {
+        let what = "GET /edge-infra.orchestrator.apis/v2/hosts";
+        let answer = house.ask_with(token.as_deref(), project, what, None).await;
+        assert_eq!(answer.status().as_u16(), wanted, "{project:?}");
+    }
 }
 
 #[tokio::test]

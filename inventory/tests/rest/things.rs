@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::house::{House, UUID, Who, os_body};
+use crate::house::{House, UUID, Who};
 
 #[tokio::test]
 async fn a_host_is_registered_once() {
@@ -68,121 +68,6 @@ async fn what_is_used_cannot_be_deleted() {
             "{order}"
         );
     }
-}
-
-#[tokio::test]
-async fn a_policy_must_be_meant_for_the_operating_system_it_is_assigned_to() {
-    let house = House::new().await;
-    let things = house.furnish().await;
-    let mut image = os_body("Edge 3");
-    image["osType"] = json!("OS_TYPE_IMMUTABLE");
-    let image = house.ok("POST compute/os", Some(image)).await;
-    let policy = json!({"name": "image", "updatePolicy": "UPDATE_POLICY_TARGET", "targetOsId": image["resourceId"]});
-    let policy = house.ok("POST os-update-policies", Some(policy)).await;
-    assert_eq!(policy["targetOs"]["name"], "Edge 3");
-    assert_eq!(policy["targetOsId"], "");
-
-    let patch = format!("PATCH compute/instances/{}", things.instance);
-    let body = Some(json!({"osUpdatePolicyID": policy["resourceId"]}));
-    let (status, problem) = house.ours(&patch, body).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST);
-    assert_eq!(problem["field"], "osUpdatePolicyID");
-    insta::assert_snapshot!(
-        problem["message"].as_str().expect("a text"),
-        @"osUpdatePolicyID: policy image does not fit: it wishes for an image, and the instance is updated by packages"
-    );
-}
-
-#[tokio::test]
-async fn what_cannot_be_changed_yet_is_refused_with_another_value_and_taken_with_its_own() {
-    let house = House::new().await;
-    let things = house.furnish().await;
-    let path = format!("compute/instances/{}", things.instance);
-    let before = house.ok(&format!("GET {path}"), None).await;
-    for (query, body, field) in [
-        ("", json!({"osID": "os-00000001", "name": "x"}), "osID"),
-        (
-            "",
-            json!({"hostID": "host-00000001", "name": "x"}),
-            "hostID",
-        ),
-        ("", json!({"hostID": null}), "hostID"),
-        ("", json!({"kind": 7}), "kind"),
-        ("?fieldMask=osID", json!({}), "osID"),
-        (
-            "",
-            json!({"securityFeature": "SECURITY_FEATURE_NONE"}),
-            "securityFeature",
-        ),
-        (
-            "",
-            json!({"localAccountID": "localaccount-00000001"}),
-            "localAccountID",
-        ),
-        (
-            "",
-            json!({"customConfigID": ["customconfig-00000001"]}),
-            "customConfigID",
-        ),
-    ] {
-        let what = format!("PATCH {path}{query}");
-        let (status, problem) = house.ours(&what, Some(body)).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
-        assert_eq!(problem["field"], field, "{what}: {problem}");
-        assert_eq!(
-            problem["message"],
-            format!("{field}: cannot be changed yet")
-        );
-    }
-    assert_eq!(house.ok(&format!("GET {path}"), None).await, before);
-
-    let mut body = before.clone();
-    body["name"] = json!("renamed");
-    // What is read holds no policy's id: it would take the policy away.
-    let what = format!(
-        "PATCH {path}?fieldMask=name,kind,hostID,osID,localAccountID,customConfigID,securityFeature"
-    );
-    let renamed = house.ok(&what, Some(body)).await;
-    assert_eq!(renamed["name"], "renamed");
-}
-
-#[tokio::test]
-async fn a_change_touches_only_what_its_mask_names() {
-    let house = House::new().await;
-    let things = house.furnish().await;
-    let path = |query: &str| format!("PATCH compute/instances/{}{query}", things.instance);
-
-    let renamed = house
-        .ok(
-            &path(""),
-            Some(json!({"name": "renamed", "host": null, "hostID": things.host})),
-        )
-        .await;
-    assert_eq!(renamed["name"], "renamed");
-    assert_eq!(renamed["updatePolicy"]["name"], "security");
-
-    let masked = house
-        .ok(
-            &path("?fieldMask=kind"),
-            Some(json!({"name": "not meant", "hostID": "x"})),
-        )
-        .await;
-    assert_eq!(masked["name"], "renamed");
-
-    let cleared = house
-        .ok(&path("?fieldMask=osUpdatePolicyID"), Some(json!({})))
-        .await;
-    assert_eq!(cleared["updatePolicy"], Value::Null);
-    assert_eq!(cleared["name"], "renamed");
-
-    let linked = house
-        .ok(&path(""), Some(json!({"osUpdatePolicyID": things.policy})))
-        .await;
-    assert_eq!(linked["updatePolicy"]["name"], "security");
-    let unlinked = house
-        .ok(&path(""), Some(json!({"osUpdatePolicyID": null})))
-        .await;
-    assert_eq!(unlinked["updatePolicy"], Value::Null);
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ pub async fn begin(
     let machine = Machine::Host(node.host);
     let scene = Scene::open(manager, node.tenant, machine, true).await;
     let mut scene = scene.map_err(status::store)?;
-    report::trusted(&scene.host)?;
+    report::trusted(&scene.host, &scene.world)?;
     let now = scene.now;
     let run = scene.run_of(attempt).await.map_err(status::store)?;
     let told = run

@@ -127,6 +127,10 @@ async fn admit(
     check(&token, known.as_ref(), again, now)?;
     let admitted = enter(&tx, &token, known, claim, now);
     let (host, instance) = admitted.await.map_err(status::store)?;
+    if !instance.is_trusted() {
+        let why = format!("{} was invalidated", instance.id);
+        return Err(Status::permission_denied(why));
+    }
     if !again {
         join_tokens::used(&tx, token.id, now)
             .await
@@ -198,6 +202,7 @@ async fn enter(
             uuid: Some(joining.uuid),
             serial: joining.serial.clone(),
             auto_onboard: true,
+            user_lvm_size: 0,
         };
         hosts::register(tx, &registration, now).await?.id
     };
@@ -213,6 +218,8 @@ async fn enter(
                 kind: InstanceKind::Metal,
                 security_feature: SecurityFeature::None,
                 policy: None,
+                local_account: None,
+                custom_configs: Vec::new(),
             };
             instances::create(tx, &new, now).await?
         }

@@ -93,7 +93,7 @@ async fn with_news(
     let machine = Machine::Host(node.host);
     let scene = Scene::open(manager, node.tenant, machine, false).await;
     let mut scene = scene.map_err(status::store)?;
-    report::trusted(&scene.host)?;
+    report::trusted(&scene.host, &scene.world)?;
     let has_facts = request.facts.is_some();
     let takes_over = has_facts && scene.node.protocol == Protocol::Eim;
     if let Some(said) = request.facts {
@@ -151,7 +151,7 @@ async fn without_news(
     let is_unheard = ages::is_unheard(&tx, &known, &decision, now).await;
     let is_unheard = is_unheard.map_err(status::store)?;
     drop(tx);
-    report::trusted(&host)?;
+    report::trusted(&host, &world)?;
     let has_forgotten = forgotten(&world, attempt, now).is_some();
     if has_forgotten
         || known.waiting != waits

@@ -4,6 +4,7 @@ use evenkeel_domain::host::Host;
 use evenkeel_domain::run::{AttemptId, Happening, RunEvent, UpdateRun};
 use evenkeel_proto::agent::{ReportRequest, ReportResponse};
 use evenkeel_store::StoreError;
+use evenkeel_store::decisions::World;
 use evenkeel_store::nodes::Machine;
 use evenkeel_store::runs::Subject;
 use tonic::Status;
@@ -40,7 +41,7 @@ pub async fn report(
     let machine = Machine::Host(node.host);
     let scene = Scene::open(manager, node.tenant, machine, false).await;
     let mut scene = scene.map_err(status::store)?;
-    trusted(&scene.host)?;
+    trusted(&scene.host, &scene.world)?;
     let stored = store(&mut scene, attempt, &request.target_digest, events).await;
     let (run, acknowledged) = stored.map_err(status::store)?;
     let now = scene.now;
@@ -88,9 +89,9 @@ async fn store(
     Ok((run, stored))
 }
 
-/// A host that was invalidated is not listened to.
-pub fn trusted(host: &Host) -> Result<(), Status> {
-    if host.is_trusted() {
+/// A host that was invalidated, or whose instance was, is not listened to.
+pub fn trusted(host: &Host, world: &World) -> Result<(), Status> {
+    if world.known.trusted {
         return Ok(());
     }
     Err(Status::permission_denied(format!(

@@ -4,6 +4,8 @@
 use std::time::Duration;
 
 use evenkeel_domain::decide::Reason;
+use evenkeel_domain::filter::Resource;
+use evenkeel_domain::id::SingleScheduleId;
 use evenkeel_domain::policy::Wish;
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::Lifecycle;
@@ -12,6 +14,7 @@ use evenkeel_proto::maintmgr::PlatformUpdateStatusRequest;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
 use evenkeel_store::decisions::{self, Horizon, Reading};
+use evenkeel_store::listing::{self, Listing};
 use evenkeel_store::nodes::{self, Machine};
 use evenkeel_store::{contacts, hosts, schedules};
 use futures_util::future::join_all;
@@ -176,9 +179,15 @@ async fn m17_what_was_scheduled_is_in_the_next_answer_of_every_replica() {
     house.window(node.host, 10, 60).await;
     asks(true).await;
     let tx = house.tx().await;
-    let all = schedules::list(&tx, None, evenkeel_store::Page::default()).await;
-    for schedule in all.expect("a list").items {
-        schedules::delete(&tx, schedule.id).await.expect("removed");
+    let all = Listing {
+        resource: Resource::SingleSchedule,
+        filter: None,
+        order: Vec::new(),
+    };
+    let all = listing::page(&tx, &all, &listing::From::Offset(0), 100).await;
+    for bits in all.expect("a list").ids {
+        let id = SingleScheduleId::from_bits(bits);
+        schedules::delete(&tx, id).await.expect("removed");
     }
     tx.commit().await.expect("committed");
     asks(false).await;

@@ -36,6 +36,8 @@ async fn node(house: &House) -> TestNode {
         kind: InstanceKind::Metal,
         security_feature: SecurityFeature::None,
         policy: None,
+        local_account: None,
+        custom_configs: Vec::new(),
     };
     let instance = instances::create(&tx, &new, NOON)
         .await

@@ -112,6 +112,8 @@ impl House {
             kind: InstanceKind::Metal,
             security_feature: SecurityFeature::None,
             policy: None,
+            local_account: None,
+            custom_configs: Vec::new(),
         };
         let instance = instances::create(&tx, &new, now).await;
         let instance = instance.expect("an instance").id;

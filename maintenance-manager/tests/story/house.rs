@@ -5,6 +5,7 @@ use std::sync::Arc;
 use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_auth::{Authority, JoinToken, Keys};
 use evenkeel_domain::assignment::{Limits, Scope};
+use evenkeel_domain::filter::{self, Resource};
 use evenkeel_domain::id::{HostId, InstanceId, PolicyId, RunId};
 use evenkeel_domain::join_token::JoinTokenSpec;
 use evenkeel_domain::policy::{PolicySpec, Wish};
@@ -23,10 +24,11 @@ use evenkeel_proto::maintmgr::update_status::StatusType;
 use evenkeel_proto::maintmgr::{
     PlatformUpdateStatusRequest, PlatformUpdateStatusResponse, UpdateStatus,
 };
+use evenkeel_store::listing::{self, Listing};
 use evenkeel_store::testing::fresh_database;
 use evenkeel_store::{
-    Page, Store, StoreOptions, assignments, instances, join_tokens, nodes, policies, projects,
-    runs, schedules,
+    Store, StoreOptions, assignments, instances, join_tokens, nodes, policies, projects, runs,
+    schedules,
 };
 use tonic::{Request, Status};
 use uuid::Uuid;
@@ -374,8 +376,17 @@ impl House {
 
     pub async fn runs(&self, node: &TestNode) -> Vec<UpdateRun> {
         let tx = self.store.tenant(self.tenant).await.expect("a transaction");
-        let listed = runs::list(&tx, Some(node.instance), Page::default()).await;
-        listed.expect("a list").items
+        let mine = format!("instance.resourceId == '{}'", node.instance);
+        let mine = Listing {
+            resource: Resource::Run,
+            filter: Some(filter::parse(Resource::Run, &mine).expect("a filter")),
+            order: filter::parse_order(Resource::Run, "startTime desc").expect("an order"),
+        };
+        let chosen = listing::page(&tx, &mine, &listing::From::Offset(0), 10_000).await;
+        let ids = chosen.expect("a list").ids;
+        let keys: Vec<_> = ids.iter().copied().map(RunId::from_bits).collect();
+        let found = runs::find_many(&tx, &keys).await.expect("runs");
+        listing::in_order(&ids, found, |run| run.id.bits())
     }
 
     /// The history of the only run, as `event->state`.

@@ -41,7 +41,7 @@ pub struct UpdateInstanceStateStatusByHostGuidRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UpdateInstanceStateStatusByHostGuidResponse {}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct UpdateHostSystemInfoByGuidRequest {
     /// The host's UUID in text form, in either case.
     #[prost(string, tag = "1")]
@@ -49,9 +49,199 @@ pub struct UpdateHostSystemInfoByGuidRequest {
     #[prost(message, optional, tag = "2")]
     pub system_info: ::core::option::Option<SystemInfo>,
 }
-/// What the machine is made of. Not read: every field is passed over as an unknown one.
+/// What the machine is made of. What is missing here of the ancestor's fields is passed over as unknown: the operating
+/// system, which is told elsewhere, and every secret.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SystemInfo {
+    /// Nothing at all is read without it: some agents send nothing but a secret.
+    #[prost(message, optional, tag = "1")]
+    pub hw_info: ::core::option::Option<HwInfo>,
+    #[prost(message, optional, tag = "3")]
+    pub bm_ctl_info: ::core::option::Option<BmInfo>,
+    #[prost(message, optional, tag = "4")]
+    pub bios_info: ::core::option::Option<BiosInfo>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HwInfo {
+    #[prost(string, tag = "1")]
+    pub serial_num: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub cpu: ::core::option::Option<SystemCpu>,
+    #[prost(message, optional, tag = "4")]
+    pub memory: ::core::option::Option<SystemMemory>,
+    #[prost(message, optional, tag = "5")]
+    pub storage: ::core::option::Option<Storage>,
+    #[prost(message, repeated, tag = "6")]
+    pub network: ::prost::alloc::vec::Vec<SystemNetwork>,
+    #[prost(message, repeated, tag = "8")]
+    pub usb: ::prost::alloc::vec::Vec<SystemUsb>,
+    #[prost(string, tag = "9")]
+    pub product_name: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "10")]
+    pub gpu: ::prost::alloc::vec::Vec<SystemGpu>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SystemCpu {
+    #[prost(string, tag = "1")]
+    pub arch: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub model: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "4")]
+    pub sockets: u32,
+    #[prost(uint32, tag = "5")]
+    pub cores: u32,
+    #[prost(uint32, tag = "6")]
+    pub threads: u32,
+    #[prost(string, repeated, tag = "7")]
+    pub features: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, optional, tag = "8")]
+    pub cpu_topology: ::core::option::Option<CpuTopology>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CpuTopology {
+    #[prost(message, repeated, tag = "1")]
+    pub sockets: ::prost::alloc::vec::Vec<Socket>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Socket {
+    #[prost(uint32, tag = "1")]
+    pub socket_id: u32,
+    /// Cores of one kind each.
+    #[prost(message, repeated, tag = "2")]
+    pub core_groups: ::prost::alloc::vec::Vec<CoreGroup>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CoreGroup {
+    /// Such as P-Core or E-Core.
+    #[prost(string, tag = "1")]
+    pub core_type: ::prost::alloc::string::String,
+    #[prost(uint32, repeated, tag = "3")]
+    pub core_list: ::prost::alloc::vec::Vec<u32>,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct SystemInfo {}
+pub struct SystemMemory {
+    /// In bytes.
+    #[prost(uint64, tag = "1")]
+    pub size: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Storage {
+    #[prost(message, repeated, tag = "1")]
+    pub disk: ::prost::alloc::vec::Vec<SystemDisk>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SystemDisk {
+    #[prost(string, tag = "1")]
+    pub serial_number: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub vendor: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub model: ::prost::alloc::string::String,
+    /// In bytes.
+    #[prost(uint64, tag = "5")]
+    pub size: u64,
+    #[prost(string, tag = "6")]
+    pub wwid: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SystemNetwork {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub pci_id: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub mac: ::prost::alloc::string::String,
+    /// Whether it has a link.
+    #[prost(bool, tag = "4")]
+    pub link_state: bool,
+    #[prost(bool, tag = "10")]
+    pub sriovenabled: bool,
+    #[prost(uint32, tag = "11")]
+    pub sriovnumvfs: u32,
+    #[prost(message, repeated, tag = "17")]
+    pub ip_addresses: ::prost::alloc::vec::Vec<IpAddress>,
+    #[prost(uint32, tag = "18")]
+    pub mtu: u32,
+    /// Whether it belongs to the management controller.
+    #[prost(bool, tag = "19")]
+    pub bmc_net: bool,
+    #[prost(uint32, tag = "20")]
+    pub sriov_vfs_total: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct IpAddress {
+    /// Without the length of its prefix.
+    #[prost(string, tag = "1")]
+    pub ip_address: ::prost::alloc::string::String,
+    #[prost(int32, tag = "2")]
+    pub network_prefix_bits: i32,
+    /// An enumeration of the ancestor's, read as its number: 1 static, 2 dynamic.
+    #[prost(int32, tag = "4")]
+    pub config_mode: i32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SystemUsb {
+    #[prost(string, tag = "1")]
+    pub class: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub idvendor: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub idproduct: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "4")]
+    pub bus: u32,
+    #[prost(uint32, tag = "5")]
+    pub addr: u32,
+    #[prost(string, tag = "7")]
+    pub serial: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "8")]
+    pub interfaces: ::prost::alloc::vec::Vec<Interfaces>,
+}
+/// One interface of a USB device.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Interfaces {
+    #[prost(string, tag = "1")]
+    pub class: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SystemGpu {
+    #[prost(string, tag = "1")]
+    pub pci_id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub product: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub vendor: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub description: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "6")]
+    pub features: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BiosInfo {
+    #[prost(string, tag = "1")]
+    pub version: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub release_date: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub vendor: ::prost::alloc::string::String,
+}
+/// The management controller.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BmInfo {
+    /// An enumeration of the ancestor's, read as its number: 0 IPMI, 2 PDU, 3 vPro, 5 none; 1 and 4 are of no use here.
+    #[prost(int32, tag = "1")]
+    pub bm_type: i32,
+    #[prost(message, optional, tag = "2")]
+    pub bmc_info: ::core::option::Option<BmcInfo>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BmcInfo {
+    #[prost(string, tag = "1")]
+    pub bm_ip: ::prost::alloc::string::String,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UpdateHostSystemInfoByGuidResponse {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -153,7 +343,7 @@ pub mod hostmgr_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// What the ancestor's node agents say of their machine. Here all of it means one thing: the node lives.
+    /// What the ancestor's node agents say of their machine. All of it means that the node lives.
     #[derive(Debug, Clone)]
     pub struct HostmgrClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -293,7 +483,7 @@ pub mod hostmgr_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Says what the machine is made of.
+        /// Says what the machine is made of. It is kept and shown with the host.
         pub async fn update_host_system_info_by_guid(
             &mut self,
             request: impl tonic::IntoRequest<super::UpdateHostSystemInfoByGuidRequest>,
@@ -351,7 +541,7 @@ pub mod hostmgr_server {
             tonic::Response<super::UpdateInstanceStateStatusByHostGuidResponse>,
             tonic::Status,
         >;
-        /// Says what the machine is made of.
+        /// Says what the machine is made of. It is kept and shown with the host.
         async fn update_host_system_info_by_guid(
             &self,
             request: tonic::Request<super::UpdateHostSystemInfoByGuidRequest>,
@@ -360,7 +550,7 @@ pub mod hostmgr_server {
             tonic::Status,
         >;
     }
-    /// What the ancestor's node agents say of their machine. Here all of it means one thing: the node lives.
+    /// What the ancestor's node agents say of their machine. All of it means that the node lives.
     #[derive(Debug)]
     pub struct HostmgrServer<T> {
         inner: Arc<T>,

@@ -61,6 +61,11 @@ impl House {
     }
 
     pub fn start(&self, arguments: &[&str]) -> Server {
+        self.start_with(arguments, "")
+    }
+
+    /// Starts it with something on its standard input.
+    pub fn start_with(&self, arguments: &[&str], input: &str) -> Server {
         let name = format!("ready-{}.json", arguments[0]);
         let ready_file = self.path(&name);
         fs::remove_file(&ready_file).ok();
@@ -72,11 +77,15 @@ impl House {
             .arg(&ready_file)
             .env_clear()
             .envs(&self.environment)
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        // Closed when all is written; nobody need read it.
+        let mut stdin = process.stdin.take().unwrap();
+        stdin.write_all(input.as_bytes()).ok();
+        drop(stdin);
         let stdout = read_apart(process.stdout.take().unwrap());
         let stderr = read_apart(process.stderr.take().unwrap());
         Server {
@@ -161,12 +170,30 @@ impl Server {
 
     /// A request to one of the listeners: the status and the body.
     pub fn get(&self, listener: &str, path: &str, token: Option<&str>) -> (u16, String) {
-        let mut client = TcpStream::connect(self.address(listener)).unwrap();
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
         let login = token.map_or_else(String::new, |token| {
             format!("authorization: Bearer {token}\r\n")
         });
         let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n{login}\r\n");
+        self.send(listener, &request)
+    }
+
+    /// Sends a form to the REST listener: the status and the answer.
+    pub fn post_form(&self, path: &str, form: &str) -> (u16, serde_json::Value) {
+        let length = form.len();
+        let (status, body) = self.send(
+            "rest",
+            &format!(
+                "POST {path} HTTP/1.0\r\nhost: localhost\r\ncontent-length: {length}\r\n\
+                 content-type: application/x-www-form-urlencoded\r\n\r\n{form}"
+            ),
+        );
+        (status, serde_json::from_str(&body).unwrap())
+    }
+
+    /// Sends a request as it stands to one of the listeners: the status and the body.
+    pub fn send(&self, listener: &str, request: &str) -> (u16, String) {
+        let mut client = TcpStream::connect(self.address(listener)).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
         client.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();

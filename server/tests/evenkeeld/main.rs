@@ -7,5 +7,6 @@
 )]
 
 mod house;
+mod letting_in;
 mod refusing;
 mod serving;

@@ -19,6 +19,8 @@ pub struct Surroundings {
     pub chain: Chain,
     pub order: Option<Order>,
     pub any_schedule_status: bool,
+    /// Whether its instance is believed.
+    pub trusted: bool,
 }
 
 pub async fn surroundings(
@@ -32,6 +34,8 @@ pub async fn surroundings(
          UNION ALL \
          SELECT r.parent_id, up.nearness + 1 FROM up JOIN regions r ON r.tenant_id = $1 AND r.id = up.id) \
          SELECT {}, {}, coalesce(s.any_schedule_status, false) AS any_status, \
+         NOT EXISTS (SELECT 1 FROM instances i WHERE i.tenant_id = o.tenant_id AND i.id = $3 \
+         AND (i.desired_state IN ('untrusted', 'deleted') OR i.current_state IN ('untrusted', 'deleted'))) AS trusted, \
          ARRAY(SELECT id FROM up WHERE id IS NOT NULL ORDER BY nearness) AS regions \
          FROM os_profiles o \
          LEFT JOIN update_orders u ON u.tenant_id = o.tenant_id AND u.instance_id = $3 \
@@ -64,5 +68,6 @@ pub async fn surroundings(
         },
         order: order.map(Order::try_from).transpose()?,
         any_schedule_status: row.try_get("", "any_status")?,
+        trusted: row.try_get("", "trusted")?,
     })
 }

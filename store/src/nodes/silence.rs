@@ -26,7 +26,8 @@ pub struct Silent {
 pub const NO_CONNECTION: &str = "No Connection";
 
 /// Notes of nodes of all projects that they were not heard since an instant, at most of so many: they and their hosts
-/// show it from now on. Safe on several replicas at once; a node that is just reporting is left out.
+/// show it from now on. Safe on several replicas at once; a node that is just reporting is left out, and so is one that
+/// was invalidated: nobody listens to it.
 ///
 /// # Errors
 /// The database cannot be reached.
@@ -39,12 +40,15 @@ pub async fn silence(
     let sql = "WITH quiet AS (SELECT n.tenant_id, n.instance_id, i.host_id, c.heard_at FROM last_contacts c \
                JOIN node_states n ON n.tenant_id = c.tenant_id AND n.instance_id = c.instance_id \
                JOIN instances i ON i.tenant_id = c.tenant_id AND i.id = c.instance_id \
+               JOIN hosts m ON m.tenant_id = i.tenant_id AND m.id = i.host_id \
                WHERE c.heard_at < $1 AND n.provisioned AND n.status <> $2 AND n.status_at < $1 \
+               AND 'untrusted' NOT IN (i.current_state, m.current_state) \
                ORDER BY c.tenant_id, c.instance_id LIMIT $5 FOR NO KEY UPDATE OF n SKIP LOCKED), \
                node AS (UPDATE node_states n SET status = $2, status_indication = $3, status_at = $4 FROM quiet q \
                WHERE n.tenant_id = q.tenant_id AND n.instance_id = q.instance_id), \
                host AS (UPDATE hosts h SET status = $2, status_indication = $3, status_at = $4 FROM quiet q \
-               WHERE h.tenant_id = q.tenant_id AND h.id = q.host_id AND h.status <> $2) \
+               WHERE h.tenant_id = q.tenant_id AND h.id = q.host_id AND h.status <> $2 \
+               AND h.current_state <> 'untrusted') \
                SELECT tenant_id, host_id, instance_id, heard_at FROM quiet";
     let values = [
         heard_before.into(),

@@ -26,6 +26,9 @@ pub struct Model {
     pub created_at: DateTimeUtc,
     pub updated_at: DateTimeUtc,
     pub site_id: Option<i32>,
+    pub metadata: Json,
+    pub provider_id: Option<i32>,
+    pub user_lvm_size: i32,
 }
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]

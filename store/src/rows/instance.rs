@@ -20,6 +20,7 @@ pub struct Model {
     pub security_feature: String,
     pub created_at: DateTimeUtc,
     pub updated_at: DateTimeUtc,
+    pub local_account_id: Option<i32>,
 }
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]

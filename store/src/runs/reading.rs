@@ -7,7 +7,6 @@ use sea_orm::{ColumnTrait, QueryFilter, QueryOrder, QuerySelect};
 use super::convert;
 use crate::error::{Conflict, StoreError};
 use crate::keyed::{self, Keyed};
-use crate::page::{self, Listed, Page};
 use crate::rows::run_event;
 use crate::rows::update_run::{Column, Entity};
 use crate::tx::Tx;
@@ -82,23 +81,12 @@ pub async fn events(tx: &Tx, id: RunId) -> Result<Vec<RecordedEvent>, StoreError
     Ok(rows.into_iter().map(convert::event).collect())
 }
 
-/// Part of the runs, by id; only those of one instance, newest first, if it is given.
+/// The runs with these ids that there are, in no order.
 ///
 /// # Errors
 /// The database cannot be reached.
-pub async fn list(
-    tx: &Tx,
-    instance: Option<InstanceId>,
-    page: Page,
-) -> Result<Listed<UpdateRun>, StoreError> {
-    let list = match instance {
-        None => tx.scope::<Entity>(),
-        Some(instance) => tx
-            .scope::<Entity>()
-            .filter(Column::InstanceId.eq(instance.bits().cast_signed()))
-            .order_by_desc(Column::StartedAt),
-    };
-    page::read(tx, list.order_by_asc(Column::Id), page).await
+pub async fn find_many(tx: &Tx, ids: &[RunId]) -> Result<Vec<UpdateRun>, StoreError> {
+    keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
 }
 
 /// Removes a run that is over, with its history.

@@ -3,16 +3,13 @@
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::id::RepeatedScheduleId;
-use evenkeel_domain::schedule::{
-    Cron, RepeatedSchedule, RepeatedSpec, ScheduleStatus, ScheduleTarget, Zone,
-};
+use evenkeel_domain::schedule::{Cron, RepeatedSchedule, RepeatedSpec, ScheduleStatus, Zone};
 use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, QueryFilter, QueryOrder, Set};
 
 use super::target::{self, TargetBits};
 use crate::chain::Chain;
 use crate::error::StoreError;
-use crate::page::{self, Listed, Page};
 use crate::rows::named;
 use crate::rows::repeated_schedule::{ActiveModel, Column, Entity, Model};
 use crate::tx::Tx;
@@ -50,20 +47,15 @@ pub async fn find(tx: &Tx, id: RepeatedScheduleId) -> Result<RepeatedSchedule, S
     keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
-/// Part of the schedules, by id; only those with one target if it is given.
+/// The schedules with these ids that there are, in no order.
 ///
 /// # Errors
 /// The database cannot be reached.
-pub async fn list(
+pub async fn find_many(
     tx: &Tx,
-    target: Option<ScheduleTarget>,
-    page: Page,
-) -> Result<Listed<RepeatedSchedule>, StoreError> {
-    let mut list = tx.scope::<Entity>().order_by_asc(Column::Id);
-    if let Some(target) = target {
-        list = list.filter(TARGET.is(target));
-    }
-    page::read(tx, list, page).await
+    ids: &[RepeatedScheduleId],
+) -> Result<Vec<RepeatedSchedule>, StoreError> {
+    keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
 }
 
 /// The schedules along a chain, by id.

@@ -4,6 +4,7 @@ use chrono::{DateTime, TimeDelta};
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Limits, Scope};
 use evenkeel_domain::decide::Protocol;
+use evenkeel_domain::filter::{self, Filter, Resource};
 use evenkeel_domain::host::{Host, Registration};
 use evenkeel_domain::id::{PolicyId, RegionId, SiteId};
 use evenkeel_domain::instance::{Instance, InstanceKind, NewInstance};
@@ -15,6 +16,7 @@ use evenkeel_domain::schedule::{ScheduleStatus, ScheduleTarget, SingleSpec};
 use evenkeel_domain::tenant::{ProjectName, TenantId};
 use evenkeel_domain::text::Name;
 use evenkeel_store::decisions::{self, Horizon, Reading, World};
+use evenkeel_store::listing::{self, Listing};
 use evenkeel_store::nodes::{self, Machine};
 use evenkeel_store::runs::{Opening, Subject};
 use evenkeel_store::{
@@ -64,6 +66,8 @@ pub async fn node(store: &Store, tenant: TenantId, n: u128) -> (Host, Instance) 
         kind: InstanceKind::Metal,
         security_feature: SecurityFeature::None,
         policy: None,
+        local_account: None,
+        custom_configs: Vec::new(),
     };
     let instance = instances::create(&tx, &new, NOON)
         .await
@@ -139,8 +143,8 @@ pub async fn site(store: &Store, tenant: TenantId, region: Option<RegionId>) -> 
 /// A change of where a host stands.
 pub fn at(site: Option<SiteId>) -> hosts::HostChange {
     hosts::HostChange {
-        name: None,
         site: Some(site),
+        ..hosts::HostChange::default()
     }
 }
 
@@ -172,6 +176,22 @@ pub async fn world(tx: &Tx, host: &Host, reading: Reading) -> World {
     decisions::world(tx, &host, &node, &Horizon::default(), reading)
         .await
         .expect("a world")
+}
+
+/// A list with a filter and an order as people write them; an empty text is none.
+pub fn list(resource: Resource, filter: &str, order: &str) -> Listing {
+    let read = |text: &str| -> Filter { filter::parse(resource, text).expect(text) };
+    Listing {
+        resource,
+        filter: (!filter.is_empty()).then(|| read(filter)),
+        order: filter::parse_order(resource, order).expect(order),
+    }
+}
+
+/// How many there are.
+pub async fn count(tx: &Tx, resource: Resource, filter: &str) -> u64 {
+    let listing = list(resource, filter, "");
+    listing::count(tx, &listing).await.expect("a number")
 }
 
 pub fn attempt(instance: &Instance, n: u128) -> Subject {

@@ -2,8 +2,19 @@
 
 mod assignments;
 mod brake;
+mod day_zero;
+mod deletion;
+mod fill;
+mod hosts;
 mod house;
 mod housekeeping;
+mod instances;
+mod listing;
+mod listing_model;
+mod listing_oracle;
+mod listing_property;
+mod listing_world;
+mod node_tokens;
 mod orders;
 mod places;
 mod runs;

@@ -1,9 +1,14 @@
 //! The walls between projects on every table, and what the steps of the schema make of rows that there are.
 
+mod misled;
+mod reads;
+mod writes;
+
 use chrono::TimeDelta;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::condition::{Condition, ConditionKind};
 use evenkeel_domain::eim::SampleKind;
+use evenkeel_domain::hardware::Hardware;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::instance::Instance;
 use evenkeel_domain::order::{Order, OrderKind};
@@ -17,20 +22,22 @@ use evenkeel_store::schedules::{self, repeated};
 use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{
-    Store, assignments, brake, contacts, contents, join_tokens, nodes, orders, pauses, runs,
-    settings, versions,
+    Store, assignments, brake, contacts, contents, hardware, join_tokens, node_tokens, nodes,
+    orders, pauses, runs, settings, versions,
 };
 
+use crate::day_zero;
 use crate::house::{NOON, assign, attempt, latest, node, numbered, project, region, site, window};
 
 /// One of everything.
-async fn everything(store: &Store, tenant: TenantId) {
+pub async fn everything(store: &Store, tenant: TenantId) {
     let (host, instance) = node(store, tenant, 1).await;
     let region = region(store, tenant, "europe", None).await;
     site(store, tenant, Some(region.id)).await;
     let policy = latest(store, tenant).await;
     assign(store, tenant, Scope::Project, policy.id, (Some(1), None)).await;
     wishes(store, tenant, &host, &instance).await;
+    day_zero::in_use(store, tenant, &host, &instance).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     settings::set(&tx, &ProjectSettings::default())
         .await
@@ -41,12 +48,19 @@ async fn everything(store: &Store, tenant: TenantId) {
     contents::put(&tx, &[1; 32], "bash 5.2", NOON)
         .await
         .expect("kept");
+    hardware::keep(&tx, host.id, Hardware::default(), &[2; 32], NOON)
+        .await
+        .expect("kept");
     let told = FoundVersion {
         name: "bash".into(),
         architecture: "amd64".into(),
         version: "5.2".into(),
     };
     versions::see(&tx, &[told], NOON).await.expect("noted");
+    let expires_at = NOON + TimeDelta::hours(1);
+    node_tokens::bind(&tx, &[1; 32], host.id, expires_at, NOON)
+        .await
+        .expect("bound");
     let begun = numbered(RunEvent::Began, 1);
     let patience = Patience::default();
     runs::advance(&tx, attempt(&instance, 1), &begun, &patience, NOON)
@@ -58,20 +72,21 @@ async fn everything(store: &Store, tenant: TenantId) {
         one_time: true,
         may_create_hosts: true,
     };
-    join_tokens::create(
-        &tx,
-        &token,
-        [u8::try_from(tenant.uuid().as_u128() & 0xff).expect("a byte"); 32],
-        NOON,
-    )
-    .await
-    .expect("a token");
+    join_tokens::create(&tx, &token, digest_of(tenant), NOON)
+        .await
+        .expect("a token");
     tx.commit().await.expect("committed");
     let tx = store.fleet().await.expect("a transaction");
     contacts::heard(&tx, vec![(tenant, instance.id, NOON)])
         .await
         .expect("noted");
     tx.commit().await.expect("committed");
+}
+
+/// The digest of the secret of a project's join token.
+fn digest_of(tenant: TenantId) -> [u8; 32] {
+    let half = tenant.uuid().into_bytes();
+    std::array::from_fn(|at| half[at % half.len()])
 }
 
 /// What people want of a node.

@@ -42,7 +42,16 @@ pub const DOORS: &[Door] = &[
         "axum",
         &["inventory/", "server/", "cli/tests/", "bench/", "tests/"],
     ),
-    door("reqwest", &["cli/", "server/tests/", "bench/", "tests/"]),
+    door(
+        "reqwest",
+        &[
+            "auth/src/provider.rs",
+            "cli/",
+            "server/tests/",
+            "bench/",
+            "tests/",
+        ],
+    ),
     door(
         "process::Command",
         &["pg/src/", "update-agent/src/runner", "bench/", "tests/"],

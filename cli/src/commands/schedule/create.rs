@@ -80,17 +80,27 @@ pub struct CreateSchedule {
 
 /// What a schedule is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Purpose {
+pub enum Purpose {
     /// Nodes may be updated.
     Update,
     /// People work on the node; it is not updated for that.
     Maintenance,
 }
 
+impl Purpose {
+    /// As the server has it.
+    pub const fn status(self) -> ScheduleStatus {
+        match self {
+            Self::Update => ScheduleStatus::OsUpdate,
+            Self::Maintenance => ScheduleStatus::Maintenance,
+        }
+    }
+}
+
 /// The fields of cron: minutes, hours, days of the month, months, days of the week. The server says what may stand in
 /// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Cron([String; 5]);
+pub struct Cron(pub [String; 5]);
 
 impl FromStr for Cron {
     type Err = String;
@@ -117,10 +127,7 @@ struct TargetIds {
 
 impl CreateSchedule {
     pub async fn run(self, client: &Client, now: DateTime<Utc>) -> Result<Schedule, Failure> {
-        let status = match self.purpose {
-            Purpose::Update => ScheduleStatus::OsUpdate,
-            Purpose::Maintenance => ScheduleStatus::Maintenance,
-        };
+        let status = self.purpose.status();
         let target = self.target(client).await?;
         let Some(start) = self.start else {
             let body = self.repeated(status, target)?;
@@ -203,7 +210,7 @@ impl CreateSchedule {
 }
 
 /// Whole seconds, rounded up so that `now` is never in the past.
-fn seconds(option: &str, time: DateTime<Utc>) -> Result<u32, Failure> {
+pub fn seconds(option: &str, time: DateTime<Utc>) -> Result<u32, Failure> {
     let up = i64::from(time.timestamp_subsec_nanos() > 0);
     u32::try_from(time.timestamp() + up)
         .map_err(|_| Failure::usage(format!("{option}: the time must lie between 1970 and 2106")))
@@ -212,7 +219,8 @@ fn seconds(option: &str, time: DateTime<Utc>) -> Result<u32, Failure> {
 /// The longest that a schedule that opens again and again may stay open each time.
 const A_DAY: Duration = Duration::from_hours(24);
 
-fn whole_seconds(length: Duration) -> Result<u32, Failure> {
+/// How long a schedule that opens again and again stays open each time.
+pub fn whole_seconds(length: Duration) -> Result<u32, Failure> {
     let seconds = u32::try_from(length.as_secs()).ok();
     let fits = length >= Duration::from_secs(1) && length <= A_DAY;
     seconds.filter(|_| fits).ok_or_else(|| {

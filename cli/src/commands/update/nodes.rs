@@ -1,5 +1,6 @@
 //! Which nodes an order is for.
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args};
 use evenkeel_api::host::HostResource;
 use evenkeel_api::site::SiteResource;
@@ -7,6 +8,7 @@ use evenkeel_api::site::SiteResource;
 use crate::Failure;
 use crate::client::Client;
 use crate::commands::instance;
+use crate::pages::{self, Filter, Query};
 use crate::resource;
 use crate::view::Printer;
 
@@ -23,8 +25,8 @@ pub struct Selection {
     /// Every node at this site, by its id or name.
     #[arg(long)]
     site: Option<String>,
-    /// Every node whose name or whose host's name has this text in it; with --site, those of the site.
-    #[arg(long, value_name = "TEXT")]
+    /// Every node whose host fits this, as for `evenkeel host list`; with --site, those of the site.
+    #[arg(long, value_name = "FILTER", value_parser = NonEmptyStringValueParser::new())]
     filter: Option<String>,
     /// Every node of the project.
     #[arg(long, conflicts_with_all = ["site", "filter"])]
@@ -54,7 +56,7 @@ impl Selection {
         if !self.nodes.is_empty() {
             return named(client, &self.nodes).await;
         }
-        let nodes = self.chosen(client).await?;
+        let nodes = self.chosen(client, printer).await?;
         if nodes.is_empty() {
             return Err(Failure::usage_with(
                 "no node fits",
@@ -67,33 +69,22 @@ impl Selection {
         Ok(nodes)
     }
 
-    async fn chosen(&self, client: &Client) -> Result<Vec<Node>, Failure> {
-        let site = match &self.site {
-            None => None,
-            Some(site) => Some(resource::id_of::<SiteResource>(client, site).await?),
-        };
-        let text = self.filter.as_ref().map(|text| text.to_lowercase());
-        if text.as_ref().is_some_and(|text| text.trim().is_empty()) {
-            return Err(Failure::usage_with(
-                "an empty text is in every name",
-                "`--all` means every node of the project",
-            ));
+    async fn chosen(
+        &self,
+        client: &Client,
+        printer: &mut Printer<'_>,
+    ) -> Result<Vec<Node>, Failure> {
+        let site = self.site.as_deref();
+        let site = resource::optional_id_of::<SiteResource>(client, site).await?;
+        let typed = self.filter.clone().map(Filter::typed);
+        let mut query = typed.map_or_else(Query::default, Query::of);
+        if let Some(site) = &site {
+            query = query.and(&format!("site.resourceId == \"{site}\""));
         }
-        let hosts = resource::all::<HostResource>(client).await?;
-        let fits = |host: &&HostResource| {
-            let at_site = site.as_ref().is_none_or(|site| *site == host.site_id);
-            at_site && text.as_ref().is_none_or(|text| has(host, text))
-        };
+        let hosts = pages::read::<HostResource>(client, &query, printer).await?;
+        let fits = |host: &&HostResource| site.as_ref().is_none_or(|site| *site == host.site_id);
         Ok(hosts.iter().filter(fits).filter_map(node).collect())
     }
-}
-
-/// Whether a name of a host or of what runs on it has a text in it.
-fn has(host: &HostResource, text: &str) -> bool {
-    let instance = host.instance.as_ref().map_or("", |i| i.name.as_str());
-    [host.name.as_str(), &host.hostname, instance]
-        .iter()
-        .any(|name| name.to_lowercase().contains(text))
 }
 
 /// The node of a host, if something runs on it.

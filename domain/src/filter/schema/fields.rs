@@ -1,0 +1,328 @@
+//! The fields of each resource: the plain members of its JSON that a database can compare (northbound section 1.3).
+//!
+//! What is made from many rows or holds secrets is no field: inherited labels, totals, details of a run, credentials.
+
+use super::enumerations as of_few;
+use super::{Enumeration, Field, FieldKind, Resource};
+use crate::id::{
+    CustomConfigId, HostId, InstanceId, IpAddressId, LocalAccountId, OsId, PolicyId, ProviderId,
+    RegionId, RepeatedScheduleId, RunId, SingleScheduleId, SiteId,
+};
+
+const REGION: &[Field] = &[
+    id(RegionId::PREFIX),
+    text("name"),
+    text("metadata"),
+    CREATED_AT,
+    UPDATED_AT,
+];
+
+const SITE: &[Field] = &[
+    id(SiteId::PREFIX),
+    text("name"),
+    number("site_lat"),
+    number("site_lng"),
+    text("metadata"),
+    CREATED_AT,
+    UPDATED_AT,
+];
+
+const HOST: &[Field] = &[
+    id(HostId::PREFIX),
+    text("name"),
+    one_of("desired_state", &of_few::HOST_STATE),
+    one_of("current_state", &of_few::HOST_STATE),
+    text("note"),
+    text("serial_number"),
+    text("uuid"),
+    number("memory_bytes"),
+    text("cpu_model"),
+    text("cpu_capabilities"),
+    text("cpu_architecture"),
+    text("cpu_topology"),
+    number("cpu_sockets"),
+    number("cpu_cores"),
+    number("cpu_threads"),
+    one_of("bmc_kind", &of_few::BMC_KIND),
+    text("bmc_ip"),
+    text("hostname"),
+    text("product_name"),
+    text("bios_version"),
+    text("bios_release_date"),
+    text("bios_vendor"),
+    one_of("desired_power_state", &of_few::POWER_STATE),
+    one_of("current_power_state", &of_few::POWER_STATE),
+    one_of("power_command_policy", &of_few::POWER_COMMAND_POLICY),
+    seconds("power_on_time"),
+    text("host_status"),
+    one_of("host_status_indicator", &of_few::INDICATION),
+    seconds("host_status_timestamp"),
+    text("onboarding_status"),
+    one_of("onboarding_status_indicator", &of_few::INDICATION),
+    seconds("onboarding_status_timestamp"),
+    text("registration_status"),
+    one_of("registration_status_indicator", &of_few::INDICATION),
+    seconds("registration_status_timestamp"),
+    text("power_status"),
+    one_of("power_status_indicator", &of_few::INDICATION),
+    seconds("power_status_timestamp"),
+    text("amt_status"),
+    one_of("amt_status_indicator", &of_few::INDICATION),
+    seconds("amt_status_timestamp"),
+    one_of("amt_sku", &of_few::AMT_SKU),
+    one_of("desired_amt_state", &of_few::AMT_STATE),
+    one_of("current_amt_state", &of_few::AMT_STATE),
+    one_of("amt_control_mode", &of_few::AMT_CONTROL_MODE),
+    text("amt_dns_suffix"),
+    one_of("desired_kvm_state", &of_few::KVM_STATE),
+    one_of("current_kvm_state", &of_few::KVM_STATE),
+    one_of("kvm_status", &of_few::KVM_STATUS),
+    text("kvm_session_status"),
+    one_of("desired_sol_state", &of_few::SOL_STATE),
+    one_of("current_sol_state", &of_few::SOL_STATE),
+    one_of("sol_status", &of_few::SOL_STATUS),
+    text("sol_session_status"),
+    number("user_lvm_size"),
+    text("metadata"),
+    CREATED_AT,
+    UPDATED_AT,
+];
+
+const INSTANCE: &[Field] = &[
+    id(InstanceId::PREFIX),
+    one_of("kind", &of_few::INSTANCE_KIND),
+    text("name"),
+    one_of("desired_state", &of_few::INSTANCE_STATE),
+    one_of("current_state", &of_few::INSTANCE_STATE),
+    one_of("security_feature", &of_few::SECURITY_FEATURE),
+    text("instance_status"),
+    one_of("instance_status_indicator", &of_few::INDICATION),
+    seconds("instance_status_timestamp"),
+    text("instance_status_detail"),
+    text("provisioning_status"),
+    one_of("provisioning_status_indicator", &of_few::INDICATION),
+    seconds("provisioning_status_timestamp"),
+    text("update_status"),
+    one_of("update_status_indicator", &of_few::INDICATION),
+    seconds("update_status_timestamp"),
+    text("trusted_attestation_status"),
+    one_of("trusted_attestation_status_indicator", &of_few::INDICATION),
+    seconds("trusted_attestation_status_timestamp"),
+    text("existing_cves"),
+    text("os_update_available"),
+    CREATED_AT,
+    UPDATED_AT,
+];
+
+const OS: &[Field] = &[
+    id(OsId::PREFIX),
+    text("name"),
+    text("architecture"),
+    text("image_url"),
+    text("image_id"),
+    text("sha256"),
+    text("profile_name"),
+    text("profile_version"),
+    text("description"),
+    text("installed_packages"),
+    text("installed_packages_url"),
+    one_of("security_feature", &of_few::SECURITY_FEATURE),
+    one_of("os_type", &of_few::OS_TYPE),
+    one_of("os_provider", &of_few::OS_PROVIDER),
+    text("platform_bundle"),
+    text("metadata"),
+    text("tls_ca_cert"),
+    text("existing_cves_url"),
+    text("existing_cves"),
+    text("fixed_cves_url"),
+    text("fixed_cves"),
+    text("repo_url"),
+    CREATED_AT,
+    UPDATED_AT,
+];
+
+const POLICY: &[Field] = &[
+    id(PolicyId::PREFIX),
+    text("name"),
+    text("description"),
+    one_of("update_policy", &of_few::UPDATE_POLICY),
+    text("update_packages"),
+    text("update_kernel_command"),
+    truth("allow_downgrade"),
+    number("offline_days"),
+    CREATED_AT,
+    UPDATED_AT,
+];
+
+const RUN: &[Field] = &[
+    id(RunId::PREFIX),
+    text("name"),
+    text("description"),
+    text("status"),
+    one_of("status_indicator", &of_few::INDICATION),
+    seconds("status_timestamp"),
+    seconds("start_time"),
+    seconds("end_time"),
+    one_of("state", &of_few::RUN_STATE),
+    text("reason"),
+    text("attempt"),
+    text("log"),
+    CREATED_AT,
+    UPDATED_AT,
+];
+
+const SINGLE_SCHEDULE: &[Field] = &[
+    id(SingleScheduleId::PREFIX),
+    text("name"),
+    one_of("schedule_status", &of_few::SCHEDULE_STATUS),
+    seconds("start_seconds"),
+    seconds("end_seconds"),
+    CREATED_AT,
+    UPDATED_AT,
+];
+
+const REPEATED_SCHEDULE: &[Field] = &[
+    id(RepeatedScheduleId::PREFIX),
+    text("name"),
+    one_of("schedule_status", &of_few::SCHEDULE_STATUS),
+    number("duration_seconds"),
+    text("cron_minutes"),
+    text("cron_hours"),
+    text("cron_day_month"),
+    text("cron_month"),
+    text("cron_day_week"),
+    text("time_zone"),
+    CREATED_AT,
+    UPDATED_AT,
+];
+
+const PROVIDER: &[Field] = &[
+    id(ProviderId::PREFIX),
+    one_of("provider_kind", &of_few::PROVIDER_KIND),
+    one_of("provider_vendor", &of_few::PROVIDER_VENDOR),
+    text("name"),
+    text("api_endpoint"),
+    text("config"),
+    CREATED_AT,
+    UPDATED_AT,
+];
+
+const CUSTOM_CONFIG: &[Field] = &[
+    id(CustomConfigId::PREFIX),
+    text("name"),
+    text("description"),
+    text("config"),
+    CREATED_AT,
+    UPDATED_AT,
+];
+
+const LOCAL_ACCOUNT: &[Field] = &[
+    id(LocalAccountId::PREFIX),
+    text("username"),
+    text("ssh_key"),
+    CREATED_AT,
+    UPDATED_AT,
+];
+
+const NIC: &[Field] = &[
+    text("device_name"),
+    text("pci_identifier"),
+    text("mac_addr"),
+    truth("sriov_enabled"),
+    number("sriov_vfs_num"),
+    number("sriov_vfs_total"),
+    number("mtu"),
+    one_of("link_state", &of_few::LINK_STATE),
+    truth("bmc_interface"),
+];
+
+const STORAGE: &[Field] = &[
+    text("wwid"),
+    text("serial"),
+    text("vendor"),
+    text("model"),
+    number("capacity_bytes"),
+    text("device_name"),
+];
+
+const USB: &[Field] = &[
+    text("id_vendor"),
+    text("id_product"),
+    number("bus"),
+    number("addr"),
+    text("class"),
+    text("serial"),
+    text("device_name"),
+];
+
+const GPU: &[Field] = &[
+    text("pci_id"),
+    text("product"),
+    text("vendor"),
+    text("description"),
+    text("device_name"),
+];
+
+const IP_ADDRESS: &[Field] = &[
+    id(IpAddressId::PREFIX),
+    text("address"),
+    one_of("status", &of_few::IP_ADDRESS_STATUS),
+    text("status_detail"),
+    one_of("config_method", &of_few::IP_ADDRESS_CONFIG_METHOD),
+];
+
+const NOTHING: &[Field] = &[id("workloadmember")];
+
+pub(super) const fn of(resource: Resource) -> &'static [Field] {
+    match resource {
+        Resource::Region => REGION,
+        Resource::Site => SITE,
+        Resource::Host => HOST,
+        Resource::Instance => INSTANCE,
+        Resource::Os => OS,
+        Resource::Policy => POLICY,
+        Resource::Run => RUN,
+        Resource::SingleSchedule => SINGLE_SCHEDULE,
+        Resource::RepeatedSchedule => REPEATED_SCHEDULE,
+        Resource::Provider => PROVIDER,
+        Resource::CustomConfig => CUSTOM_CONFIG,
+        Resource::LocalAccount => LOCAL_ACCOUNT,
+        Resource::Nic => NIC,
+        Resource::Storage => STORAGE,
+        Resource::Usb => USB,
+        Resource::Gpu => GPU,
+        Resource::IpAddress => IP_ADDRESS,
+        Resource::Nothing => NOTHING,
+    }
+}
+
+const CREATED_AT: Field = field("created_at", FieldKind::Moment);
+const UPDATED_AT: Field = field("updated_at", FieldKind::Moment);
+
+const fn field(name: &'static str, kind: FieldKind) -> Field {
+    Field { name, kind }
+}
+
+const fn id(prefix: &'static str) -> Field {
+    field("resource_id", FieldKind::Id(prefix))
+}
+
+const fn text(name: &'static str) -> Field {
+    field(name, FieldKind::Text)
+}
+
+const fn one_of(name: &'static str, values: &'static Enumeration) -> Field {
+    field(name, FieldKind::Enumeration(values))
+}
+
+const fn number(name: &'static str) -> Field {
+    field(name, FieldKind::Number)
+}
+
+const fn truth(name: &'static str) -> Field {
+    field(name, FieldKind::Truth)
+}
+
+const fn seconds(name: &'static str) -> Field {
+    field(name, FieldKind::Seconds)
+}

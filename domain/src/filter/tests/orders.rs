@@ -1,0 +1,54 @@
+//! Orders of lists.
+
+use super::*;
+
+fn order(text: &str) -> String {
+    match parse_order(Resource::Host, text) {
+        Ok(keys) => keys
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", "),
+        Err(bad) => bad.to_string(),
+    }
+}
+
+#[test]
+fn fields_stand_with_commas_between_them() {
+    assert_eq!(order("name"), "name");
+    assert_eq!(
+        order("name asc, host_status desc,hostStatusTimestamp DESC"),
+        "name, hostStatus desc, hostStatusTimestamp desc"
+    );
+    assert_eq!(order(" "), "");
+}
+
+#[test]
+fn a_bad_order_is_told_where_and_why() {
+    let bad = [
+        "nam",
+        "siteId",
+        "site",
+        "site.name",
+        "name desc, name",
+        "name note",
+        "name descending",
+        "name,",
+        ", name",
+        "-name",
+        "name = 'a'",
+        "'name'",
+        "name; note",
+    ];
+    let row = |text: &&str| format!("{text}\n    {}\n", order(text));
+    insta::assert_snapshot!(bad.iter().map(row).collect::<String>());
+    for text in bad {
+        assert!(parse_order(Resource::Host, text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn an_order_has_a_greatest_length() {
+    let bad = parse_order(Resource::Host, &"name,".repeat(201)).expect_err("too long");
+    assert_eq!(bad.to_string(), "at 1000: longer than 1000 characters");
+}

@@ -1,0 +1,197 @@
+//! Random filters are read as they are shown, and no text does harm.
+
+use chrono::DateTime;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+
+use super::*;
+
+/// A way that begins at a resource, and where it ends.
+fn a_path(from: Resource, most: usize) -> impl Strategy<Value = (Path, Resource)> {
+    prop::collection::vec(any::<Index>(), 0..=most).prop_map(move |picks| {
+        let (mut path, mut end) = (Path::new(), from);
+        for pick in picks {
+            if end.edges().is_empty() {
+                break;
+            }
+            let edge = pick.get(end.edges());
+            path.push(edge);
+            end = edge.to;
+        }
+        (path, end)
+    })
+}
+
+fn a_text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[a-z*'\"\\\\%_. -]{1,6}",
+        "\\PC{1,4}",
+        Just("null".to_owned())
+    ]
+}
+
+fn a_pattern() -> impl Strategy<Value = Pattern> {
+    let pieces = prop::collection::vec(a_text(), 1..3);
+    pieces.prop_map(|pieces| Pattern::new(pieces).expect("there are letters"))
+}
+
+fn a_condition(kind: FieldKind) -> BoxedStrategy<Condition> {
+    let comparison = || select(Comparison::ALL);
+    let of_kind = match kind {
+        FieldKind::Id(_) | FieldKind::Text => prop_oneof![
+            a_pattern().prop_map(Condition::Contains),
+            a_text().prop_map(Condition::Exactly),
+            a_text().prop_map(Condition::Not),
+            Just(Condition::Not(String::new())),
+        ]
+        .boxed(),
+        FieldKind::Enumeration(values) => prop_oneof![
+            select(values.names).prop_map(Condition::Is),
+            select(values.names).prop_map(Condition::IsNot),
+        ]
+        .boxed(),
+        FieldKind::Number => (comparison(), any::<i64>())
+            .prop_map(|(comparison, number)| Condition::Number(comparison, number))
+            .boxed(),
+        FieldKind::Truth => any::<bool>().prop_map(Condition::Truth).boxed(),
+        FieldKind::Seconds | FieldKind::Moment => (comparison(), a_time())
+            .prop_map(|(comparison, time)| Condition::Time(comparison, time))
+            .boxed(),
+    };
+    prop_oneof![9 => of_kind, 1 => Just(Condition::Unset)].boxed()
+}
+
+fn a_time() -> impl Strategy<Value = Time> {
+    let seconds = prop_oneof![Just(0), 0..253_402_300_800i64];
+    let nanos = prop_oneof![Just(0), 0..1_000_000_000u32];
+    (seconds, nanos).prop_map(|(seconds, nanos)| {
+        DateTime::from_timestamp(seconds, nanos).expect("a time before the year 10000")
+    })
+}
+
+fn a_label_condition() -> impl Strategy<Value = LabelCondition> {
+    prop_oneof![
+        Just(LabelCondition::Present),
+        a_text().prop_map(LabelCondition::Is),
+        a_text().prop_map(LabelCondition::IsNot),
+        Just(LabelCondition::Is(String::new())),
+    ]
+}
+
+fn a_test(path: Path, end: Resource) -> impl Strategy<Value = Filter> {
+    let fields: Vec<&'static Field> = end.fields().iter().collect();
+    select(fields).prop_flat_map(move |field| {
+        let path = path.clone();
+        a_condition(field.kind).prop_map(move |condition| {
+            Filter::Test(Test {
+                path: path.clone(),
+                field,
+                condition,
+            })
+        })
+    })
+}
+
+fn a_leaf(resource: Resource) -> impl Strategy<Value = Filter> {
+    a_path(resource, 3).prop_flat_map(|(path, end)| {
+        let test = a_test(path.clone(), end).boxed();
+        let other = if path.is_empty() {
+            test.clone()
+        } else {
+            Just(Filter::Exists(path.clone())).boxed()
+        };
+        let label = ("[a-z]{1,5}(/[a-z]{1,3})?", a_label_condition())
+            .prop_map(move |(key, condition)| Filter::Label {
+                path: path.clone(),
+                key,
+                condition,
+            })
+            .boxed();
+        let label = if end.has_labels() {
+            label
+        } else {
+            test.clone()
+        };
+        prop_oneof![6 => test, 1 => other, 1 => label]
+    })
+}
+
+fn a_filter() -> impl Strategy<Value = (Resource, Filter)> {
+    select(Resource::ALL).prop_flat_map(|resource| {
+        let filter = a_leaf(resource).prop_recursive(3, 10, 3, |part| {
+            prop_oneof![
+                prop::collection::vec(part.clone(), 2..4).prop_map(Filter::All),
+                prop::collection::vec(part.clone(), 2..4).prop_map(Filter::Any),
+                part.prop_map(|part| Filter::Not(Box::new(part))),
+            ]
+        });
+        (Just(resource), filter)
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_shown_is_read_as_the_same((resource, filter) in a_filter()) {
+        let text = filter.to_string();
+        prop_assume!(text.chars().count() <= Filter::MAX);
+        prop_assert_eq!(parse(resource, &text), Ok(filter), "{}", text);
+    }
+
+    #[test]
+    fn no_text_makes_a_panic(resource in select(Resource::ALL), text in "\\PC{0,80}") {
+        let _ = parse(resource, &text);
+        let _ = parse_order(resource, &text);
+    }
+
+    #[test]
+    fn no_text_of_its_letters_makes_a_panic(
+        words in prop::collection::vec(select(WORDS), 0..30),
+        resource in select(Resource::ALL),
+    ) {
+        let text = words.concat();
+        match parse(resource, &text) {
+            Ok(filter) => prop_assert!(!filter.to_string().is_empty()),
+            Err(bad) => prop_assert!(bad.position <= text.chars().count()),
+        }
+        if let Err(bad) = parse_order(resource, &text) {
+            prop_assert!(bad.position <= text.chars().count());
+        }
+    }
+}
+
+const WORDS: &[&str] = &[
+    " ",
+    " ",
+    " ",
+    "name",
+    "site",
+    "metadata",
+    "resourceId",
+    ".",
+    ",",
+    ":",
+    "=",
+    "==",
+    "!=",
+    "<",
+    ">=",
+    "(",
+    ")",
+    "AND",
+    "OR",
+    "NOT",
+    "-",
+    "has(",
+    "'a'",
+    "\"ö\"",
+    "'",
+    "\\",
+    "*",
+    "null",
+    "true",
+    "17",
+    "desc",
+    "HOST_STATE_ONBOARDED",
+    "\u{0}",
+    "é",
+];

@@ -1,0 +1,117 @@
+//! `customConfigs`: configuration of first starts. It is made and deleted, never changed.
+
+use axum::extract::State;
+use axum::response::Response;
+use evenkeel_api::custom_config::{CustomConfigInput, CustomConfigList, CustomConfigResource};
+use evenkeel_api::{Empty, Timestamps};
+use evenkeel_domain::custom_config::{CustomConfig, CustomConfigSpec};
+use evenkeel_domain::filter::Resource;
+use evenkeel_domain::id::CustomConfigId;
+use evenkeel_store::listing::in_order;
+use evenkeel_store::{Tx, custom_configs};
+
+use crate::call::{Call, id_of_path};
+use crate::extract::{Json, Params, Path};
+use crate::listing::{self, ListParams, Listed};
+use crate::problem::Problem;
+use crate::shape::{Answer, InProject, Item};
+use crate::{App, Inventory};
+
+const WHAT: &str = "custom_config_resource";
+
+/// List the configurations of first starts.
+#[utoipa::path(
+    get, path = "/v1/projects/{projectName}/customConfigs", tag = "day zero", params(InProject, ListParams),
+    responses((status = 200, description = "The configurations.", body = CustomConfigList), Problem),
+)]
+pub async fn list_custom_configs(
+    State(app): State<App>,
+    call: Call,
+    params: Params,
+) -> Result<Response, Problem> {
+    listing::answer(CustomConfigs, &app, &call, &params).await
+}
+
+/// The list of configurations.
+struct CustomConfigs;
+
+impl Listed for CustomConfigs {
+    const RESOURCE: Resource = Resource::CustomConfig;
+    const KEY: &'static str = "customConfigs";
+    type Item = CustomConfigResource;
+
+    async fn load(
+        &self,
+        _: &Inventory,
+        tx: &Tx,
+        ids: &[u32],
+    ) -> Result<Vec<CustomConfigResource>, Problem> {
+        let wanted: Vec<_> = ids.iter().copied().map(CustomConfigId::from_bits).collect();
+        let found = custom_configs::find_many(tx, &wanted).await?;
+        let found = in_order(ids, found, |config: &CustomConfig| config.id.bits());
+        Ok(found.iter().map(resource).collect())
+    }
+}
+
+/// Make configuration of a first start.
+#[utoipa::path(
+    post, path = "/v1/projects/{projectName}/customConfigs", tag = "day zero", params(InProject),
+    request_body = CustomConfigInput,
+    responses((status = 200, description = "The configuration.", body = CustomConfigResource), Problem),
+)]
+pub async fn create_custom_config(
+    State(app): State<App>,
+    call: Call,
+    Json(body): Json<CustomConfigInput>,
+) -> Answer<CustomConfigResource> {
+    let tx = app.write(&call).await?;
+    let spec = CustomConfigSpec::parse(&body.name, &body.description, &body.config)?;
+    let made = custom_configs::create(&tx, &spec, app.clock.now()).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&made)))
+}
+
+/// Show configuration of a first start.
+#[utoipa::path(
+    get, path = "/v1/projects/{projectName}/customConfigs/{resourceId}", tag = "day zero", params(Item),
+    responses((status = 200, description = "The configuration.", body = CustomConfigResource), Problem),
+)]
+pub async fn get_custom_config(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Item>,
+) -> Answer<CustomConfigResource> {
+    let tx = app.read(&call).await?;
+    let id: CustomConfigId = id_of_path(WHAT, &path.resource_id)?;
+    let config = custom_configs::find(&tx, id).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&config)))
+}
+
+/// Delete configuration that no instance was made with.
+#[utoipa::path(
+    delete, path = "/v1/projects/{projectName}/customConfigs/{resourceId}", tag = "day zero", params(Item),
+    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+)]
+pub async fn delete_custom_config(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Item>,
+) -> Answer<Empty> {
+    let tx = app.write(&call).await?;
+    let id: CustomConfigId = id_of_path(WHAT, &path.resource_id)?;
+    custom_configs::delete(&tx, id).await?;
+    tx.commit().await?;
+    Ok(Json(Empty {}))
+}
+
+/// Configuration of a first start on the wire.
+pub fn resource(config: &CustomConfig) -> CustomConfigResource {
+    CustomConfigResource {
+        resource_id: config.id.to_string(),
+        name: config.spec.name.clone(),
+        description: config.spec.description.clone(),
+        config: config.spec.config.clone(),
+        timestamps: Some(Timestamps::new(config.created_at, config.updated_at)),
+    }
+}

@@ -1,0 +1,145 @@
+//! Instances on the wire.
+
+use std::collections::HashMap;
+
+use evenkeel_api as api;
+use evenkeel_api::Timestamps;
+use evenkeel_api::instance::{InstanceCondition, InstanceResource};
+use evenkeel_domain::condition::Condition;
+use evenkeel_domain::id::{OsId, PolicyId};
+use evenkeel_domain::instance::{Instance, InstanceKind, InstanceState};
+use evenkeel_domain::os::OsProfile;
+use evenkeel_domain::policy::UpdatePolicy;
+use evenkeel_store::{StoreError, Tx, os_profiles, policies};
+
+use crate::shape::triplet;
+use crate::{operating_systems as os, policies as policy};
+
+/// What instances refer to.
+#[derive(Debug, Default)]
+pub struct Related {
+    oses: HashMap<OsId, OsProfile>,
+    policies: HashMap<PolicyId, UpdatePolicy>,
+}
+
+impl Related {
+    /// What these instances refer to: at most two statements for any number of them.
+    pub async fn of(tx: &Tx, instances: &[Instance]) -> Result<Self, StoreError> {
+        let mut related = Self::default();
+        let mut oses: Vec<_> = instances
+            .iter()
+            .map(|instance| instance.summary.os)
+            .collect();
+        oses.sort_unstable();
+        oses.dedup();
+        if !oses.is_empty() {
+            let found = os_profiles::find_many(tx, &oses).await?;
+            related.oses = found.into_iter().map(|os| (os.id, os)).collect();
+        }
+        let mut used: Vec<_> = instances
+            .iter()
+            .filter_map(|instance| instance.policy)
+            .collect();
+        used.sort_unstable();
+        used.dedup();
+        if !used.is_empty() {
+            let found = policies::find_many(tx, &used).await?;
+            related.policies = found
+                .into_iter()
+                .map(|policy| (policy.id, policy))
+                .collect();
+        }
+        Ok(related)
+    }
+}
+
+/// An instance with its operating system and policy, without its host.
+pub fn resource(instance: &Instance, related: &Related) -> InstanceResource {
+    let policy = instance.policy.and_then(|id| related.policies.get(&id));
+    InstanceResource {
+        os: related.oses.get(&instance.summary.os).map(os::resource),
+        update_policy: policy.map(|policy| policy::resource(policy, None)),
+        ..shallow(instance)
+    }
+}
+
+/// An instance by itself.
+pub fn shallow(instance: &Instance) -> InstanceResource {
+    let summary = &instance.summary;
+    let (instance_status, instance_status_indicator, instance_status_timestamp) =
+        triplet(&summary.status);
+    let (update_status, update_status_indicator, update_status_timestamp) =
+        triplet(&summary.update_status);
+    let configs = &instance.custom_configs;
+    InstanceResource {
+        resource_id: instance.id.to_string(),
+        instance_id: instance.id.to_string(),
+        kind: kind_to(instance.kind),
+        name: instance.name.to_string(),
+        desired_state: state(instance.desired),
+        current_state: state(instance.current),
+        host_id: instance.host.to_string(),
+        os_id: summary.os.to_string(),
+        local_account_id: instance
+            .local_account
+            .map(|id| id.to_string())
+            .unwrap_or_default(),
+        custom_config_id: configs.iter().map(ToString::to_string).collect(),
+        security_feature: os::security_to(instance.security_feature),
+        instance_status,
+        instance_status_indicator,
+        instance_status_timestamp,
+        provisioning_status: if summary.provisioned {
+            "Provisioned"
+        } else {
+            "Not Provisioned"
+        }
+        .to_owned(),
+        provisioning_status_indicator: if summary.provisioned {
+            api::status::StatusIndication::Idle
+        } else {
+            api::status::StatusIndication::Unspecified
+        },
+        update_status,
+        update_status_indicator,
+        update_status_timestamp,
+        trusted_attestation_status: "Unknown".to_owned(),
+        os_update_available: summary.os_update_available.clone(),
+        timestamps: Some(Timestamps::new(instance.created_at, instance.updated_at)),
+        conditions: summary.conditions.iter().map(condition).collect(),
+        ..InstanceResource::default()
+    }
+}
+
+fn condition(condition: &Condition) -> InstanceCondition {
+    InstanceCondition {
+        kind: condition.kind.name().to_owned(),
+        message: condition.text.clone(),
+        since: condition.since,
+    }
+}
+
+/// What an instance runs on, from the wire.
+pub const fn kind_from(kind: api::instance::InstanceKind) -> InstanceKind {
+    match kind {
+        api::instance::InstanceKind::Unspecified => InstanceKind::Unspecified,
+        api::instance::InstanceKind::Metal => InstanceKind::Metal,
+    }
+}
+
+const fn kind_to(kind: InstanceKind) -> api::instance::InstanceKind {
+    match kind {
+        InstanceKind::Unspecified => api::instance::InstanceKind::Unspecified,
+        InstanceKind::Metal => api::instance::InstanceKind::Metal,
+    }
+}
+
+const fn state(state: InstanceState) -> api::instance::InstanceState {
+    use api::instance::InstanceState as Wire;
+    match state {
+        InstanceState::Unspecified => Wire::Unspecified,
+        InstanceState::Running => Wire::Running,
+        InstanceState::Untrusted => Wire::Untrusted,
+        InstanceState::Deleted => Wire::Deleted,
+    }
+}

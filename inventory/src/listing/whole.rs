@@ -1,0 +1,152 @@
+//! Whole lists: told from a cursor, piece by piece, as fast as the client takes them.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::response::Response;
+use evenkeel_store::Tx;
+use evenkeel_store::listing::{self as stored, Cursor};
+use futures_util::{StreamExt, future, stream};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::text::{End, Text};
+use super::{Part, json};
+use crate::App;
+use crate::call::Call;
+use crate::problem::Problem;
+
+/// How many are in memory at once.
+const PIECE: u32 = 250;
+
+/// Answers with everything behind an offset. What fits into one piece is told at once; longer lists are streamed, so
+/// many at a time as the settings say.
+pub async fn answer(
+    parts: Vec<Part>,
+    offset: u32,
+    app: &App,
+    call: &Call,
+    tx: Tx,
+) -> Result<Response, Problem> {
+    let mut total = 0;
+    for part in &parts {
+        total += stored::count(&tx, &part.listing).await?;
+    }
+    let mut telling = Telling {
+        app: Arc::clone(app),
+        tx,
+        open: None,
+        parts: parts.into_iter(),
+        offset: offset.into(),
+        text: Text::default(),
+    };
+    telling.begin_next().await?;
+    // What cannot be told at all is told with a status.
+    let first = telling.piece().await?;
+    let end = End { total, next: None };
+    if telling.open.is_none() {
+        let last = telling.finish(&end).await?;
+        return Ok(json([first, last].concat()));
+    }
+    let permit = Arc::clone(&app.streams).try_acquire_owned();
+    let permit = permit.map_err(|_| {
+        Problem::crowded(
+            "too many long lists are being told; try again in a moment, or give pageSize",
+        )
+    })?;
+    let rest = Rest {
+        telling,
+        end,
+        request_id: call.request_id().to_owned(),
+        _permit: permit,
+    };
+    let first = stream::once(future::ready(Ok(Bytes::from(first))));
+    let rest = stream::try_unfold(Some(rest), Rest::next);
+    Ok(json(Body::from_stream(first.chain(rest))))
+}
+
+/// Lists that are being told one after the other, all as they were at one instant.
+struct Telling {
+    app: App,
+    tx: Tx,
+    /// The list that is being told; none behind the last.
+    open: Option<(Part, Cursor)>,
+    parts: std::vec::IntoIter<Part>,
+    offset: u64,
+    text: Text,
+}
+
+impl Telling {
+    /// Begins the next list, if there is one.
+    async fn begin_next(&mut self) -> Result<(), Problem> {
+        self.open = match self.parts.next() {
+            None => None,
+            Some(part) => {
+                self.text.begin(part.rows.key());
+                let cursor = stored::open(&self.tx, &part.listing, self.offset).await?;
+                Some((part, cursor))
+            }
+        };
+        Ok(())
+    }
+
+    /// The next piece of the text.
+    async fn piece(&mut self) -> Result<Vec<u8>, Problem> {
+        let mut room = PIECE;
+        while let Some((part, cursor)) = &mut self.open
+            && room > 0
+        {
+            let ids = cursor.next(&self.tx, room).await?;
+            if !ids.is_empty() {
+                let items = part.rows.text(&self.app, &self.tx, &ids).await?;
+                self.text.push(&items);
+            }
+            let left = room.saturating_sub(u32::try_from(ids.len()).unwrap_or(room));
+            // A cursor gives less than it was asked for only at its end.
+            if left > 0 {
+                self.text.end();
+                self.begin_next().await?;
+            }
+            room = left;
+        }
+        Ok(self.text.take())
+    }
+
+    /// The end of the text, when every list is told.
+    async fn finish(self, end: &End) -> Result<Vec<u8>, Problem> {
+        self.tx.commit().await?;
+        Ok(self.text.finish(end))
+    }
+}
+
+/// What of an answer is told after its first piece.
+struct Rest {
+    telling: Telling,
+    end: End,
+    request_id: String,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Rest {
+    /// The next piece; none behind the last. The head of the answer is sent, so what goes wrong now can only break the
+    /// connection.
+    async fn next(this: Option<Self>) -> io::Result<Option<(Bytes, Option<Self>)>> {
+        let Some(mut this) = this else {
+            return Ok(None);
+        };
+        let request_id = this.request_id.clone();
+        let told = match this.telling.piece().await {
+            Ok(piece) if this.telling.open.is_some() => Ok((piece, Some(this))),
+            Ok(piece) => {
+                let last = this.telling.finish(&this.end).await;
+                last.map(|last| ([piece, last].concat(), None))
+            }
+            Err(problem) => Err(problem),
+        };
+        let Ok((piece, rest)) = told else {
+            tracing::error!(request_id, "a list broke off in the middle");
+            return Err(io::Error::other("the list cannot be told to its end"));
+        };
+        Ok(Some((Bytes::from(piece), rest)))
+    }
+}

@@ -1,0 +1,117 @@
+//! `localAccounts`: accounts that may log in to nodes. They are made and deleted, never changed.
+
+use axum::extract::State;
+use axum::response::Response;
+use evenkeel_api::local_account::{LocalAccountInput, LocalAccountList, LocalAccountResource};
+use evenkeel_api::{Empty, Timestamps};
+use evenkeel_domain::filter::Resource;
+use evenkeel_domain::id::LocalAccountId;
+use evenkeel_domain::local_account::{LocalAccount, LocalAccountSpec};
+use evenkeel_store::listing::in_order;
+use evenkeel_store::{Tx, local_accounts};
+
+use crate::call::{Call, id_of_path};
+use crate::extract::{Json, Params, Path};
+use crate::listing::{self, ListParams, Listed};
+use crate::problem::Problem;
+use crate::shape::{Answer, InProject, Item};
+use crate::{App, Inventory};
+
+const WHAT: &str = "local_account_resource";
+
+/// List the accounts that may log in to nodes.
+#[utoipa::path(
+    get, path = "/v1/projects/{projectName}/localAccounts", tag = "day zero", params(InProject, ListParams),
+    responses((status = 200, description = "The accounts.", body = LocalAccountList), Problem),
+)]
+pub async fn list_local_accounts(
+    State(app): State<App>,
+    call: Call,
+    params: Params,
+) -> Result<Response, Problem> {
+    listing::answer(LocalAccounts, &app, &call, &params).await
+}
+
+/// The list of accounts.
+struct LocalAccounts;
+
+impl Listed for LocalAccounts {
+    const RESOURCE: Resource = Resource::LocalAccount;
+    const KEY: &'static str = "localAccounts";
+    type Item = LocalAccountResource;
+
+    async fn load(
+        &self,
+        _: &Inventory,
+        tx: &Tx,
+        ids: &[u32],
+    ) -> Result<Vec<LocalAccountResource>, Problem> {
+        let wanted: Vec<_> = ids.iter().copied().map(LocalAccountId::from_bits).collect();
+        let found = local_accounts::find_many(tx, &wanted).await?;
+        let found = in_order(ids, found, |account: &LocalAccount| account.id.bits());
+        Ok(found.iter().map(resource).collect())
+    }
+}
+
+/// Make an account that may log in to nodes.
+#[utoipa::path(
+    post, path = "/v1/projects/{projectName}/localAccounts", tag = "day zero", params(InProject),
+    request_body = LocalAccountInput,
+    responses((status = 200, description = "The account.", body = LocalAccountResource), Problem),
+)]
+pub async fn create_local_account(
+    State(app): State<App>,
+    call: Call,
+    Json(body): Json<LocalAccountInput>,
+) -> Answer<LocalAccountResource> {
+    let tx = app.write(&call).await?;
+    let spec = LocalAccountSpec::parse(&body.username, &body.ssh_key)?;
+    let made = local_accounts::create(&tx, &spec, app.clock.now()).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&made)))
+}
+
+/// Show an account that may log in to nodes.
+#[utoipa::path(
+    get, path = "/v1/projects/{projectName}/localAccounts/{resourceId}", tag = "day zero", params(Item),
+    responses((status = 200, description = "The account.", body = LocalAccountResource), Problem),
+)]
+pub async fn get_local_account(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Item>,
+) -> Answer<LocalAccountResource> {
+    let tx = app.read(&call).await?;
+    let id: LocalAccountId = id_of_path(WHAT, &path.resource_id)?;
+    let account = local_accounts::find(&tx, id).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&account)))
+}
+
+/// Delete an account that no instance has.
+#[utoipa::path(
+    delete, path = "/v1/projects/{projectName}/localAccounts/{resourceId}", tag = "day zero", params(Item),
+    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+)]
+pub async fn delete_local_account(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Item>,
+) -> Answer<Empty> {
+    let tx = app.write(&call).await?;
+    let id: LocalAccountId = id_of_path(WHAT, &path.resource_id)?;
+    local_accounts::delete(&tx, id).await?;
+    tx.commit().await?;
+    Ok(Json(Empty {}))
+}
+
+/// An account on the wire.
+pub fn resource(account: &LocalAccount) -> LocalAccountResource {
+    LocalAccountResource {
+        resource_id: account.id.to_string(),
+        local_account_id: account.id.to_string(),
+        username: account.spec.username.clone(),
+        ssh_key: account.spec.ssh_key.clone(),
+        timestamps: Some(Timestamps::new(account.created_at, account.updated_at)),
+    }
+}

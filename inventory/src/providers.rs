@@ -1,0 +1,166 @@
+//! `providers`: who brings machines. They are made and deleted, never changed.
+
+use std::collections::HashMap;
+
+use axum::extract::State;
+use axum::response::Response;
+use evenkeel_api::provider::{self as wire, ProviderInput, ProviderList, ProviderResource};
+use evenkeel_api::{Empty, Timestamps};
+use evenkeel_domain::filter::Resource;
+use evenkeel_domain::host::Host;
+use evenkeel_domain::id::ProviderId;
+use evenkeel_domain::provider::{Provider, ProviderKind, ProviderSpec, ProviderVendor};
+use evenkeel_store::listing::in_order;
+use evenkeel_store::{StoreError, Tx, providers};
+
+use crate::call::{Call, id_of_path};
+use crate::extract::{Json, Params, Path};
+use crate::listing::{self, ListParams, Listed};
+use crate::problem::Problem;
+use crate::shape::{Answer, InProject, Item};
+use crate::{App, Inventory};
+
+const WHAT: &str = "provider_resource";
+
+/// List the providers.
+#[utoipa::path(
+    get, path = "/v1/projects/{projectName}/providers", tag = "day zero", params(InProject, ListParams),
+    responses((status = 200, description = "The providers.", body = ProviderList), Problem),
+)]
+pub async fn list_providers(
+    State(app): State<App>,
+    call: Call,
+    params: Params,
+) -> Result<Response, Problem> {
+    listing::answer(Providers, &app, &call, &params).await
+}
+
+/// The list of providers.
+struct Providers;
+
+impl Listed for Providers {
+    const RESOURCE: Resource = Resource::Provider;
+    const KEY: &'static str = "providers";
+    type Item = ProviderResource;
+
+    async fn load(
+        &self,
+        _: &Inventory,
+        tx: &Tx,
+        ids: &[u32],
+    ) -> Result<Vec<ProviderResource>, Problem> {
+        let wanted: Vec<_> = ids.iter().copied().map(ProviderId::from_bits).collect();
+        let found = providers::find_many(tx, &wanted).await?;
+        let found = in_order(ids, found, |provider: &Provider| provider.id.bits());
+        Ok(found.iter().map(resource).collect())
+    }
+}
+
+/// Make a provider.
+#[utoipa::path(
+    post, path = "/v1/projects/{projectName}/providers", tag = "day zero", params(InProject),
+    request_body = ProviderInput,
+    responses((status = 200, description = "The provider.", body = ProviderResource), Problem),
+)]
+pub async fn create_provider(
+    State(app): State<App>,
+    call: Call,
+    Json(body): Json<ProviderInput>,
+) -> Answer<ProviderResource> {
+    let tx = app.write(&call).await?;
+    let made = providers::create(&tx, &spec(body)?, app.clock.now()).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&made)))
+}
+
+/// Show a provider.
+#[utoipa::path(
+    get, path = "/v1/projects/{projectName}/providers/{resourceId}", tag = "day zero", params(Item),
+    responses((status = 200, description = "The provider.", body = ProviderResource), Problem),
+)]
+pub async fn get_provider(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Item>,
+) -> Answer<ProviderResource> {
+    let tx = app.read(&call).await?;
+    let id: ProviderId = id_of_path(WHAT, &path.resource_id)?;
+    let provider = providers::find(&tx, id).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&provider)))
+}
+
+/// Delete a provider that brought no host.
+#[utoipa::path(
+    delete, path = "/v1/projects/{projectName}/providers/{resourceId}", tag = "day zero", params(Item),
+    responses((status = 200, description = "It is deleted.", body = Empty), Problem),
+)]
+pub async fn delete_provider(
+    State(app): State<App>,
+    call: Call,
+    Path(path): Path<Item>,
+) -> Answer<Empty> {
+    let tx = app.write(&call).await?;
+    let id: ProviderId = id_of_path(WHAT, &path.resource_id)?;
+    providers::delete(&tx, id).await?;
+    tx.commit().await?;
+    Ok(Json(Empty {}))
+}
+
+fn spec(body: ProviderInput) -> Result<ProviderSpec, Problem> {
+    let kind = match body.provider_kind {
+        wire::ProviderKind::Unspecified => ProviderKind::Unspecified,
+        wire::ProviderKind::Baremetal => ProviderKind::Baremetal,
+    };
+    let vendor = match body.provider_vendor {
+        wire::ProviderVendor::Unspecified => ProviderVendor::Unspecified,
+        wire::ProviderVendor::LenovoLxca => ProviderVendor::LenovoLxca,
+        wire::ProviderVendor::LenovoLoca => ProviderVendor::LenovoLoca,
+    };
+    Ok(ProviderSpec::parse(
+        (kind, vendor),
+        &body.name,
+        &body.api_endpoint,
+        body.api_credentials,
+        &body.config,
+    )?)
+}
+
+/// Who brought hosts: at most one statement for any number of them.
+pub async fn of_hosts(
+    tx: &Tx,
+    hosts: &[Host],
+) -> Result<HashMap<ProviderId, Provider>, StoreError> {
+    let mut ids: Vec<_> = hosts.iter().filter_map(|host| host.provider).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let found = match ids.as_slice() {
+        [] => Vec::new(),
+        ids => providers::find_many(tx, ids).await?,
+    };
+    let by_id = found.into_iter().map(|provider| (provider.id, provider));
+    Ok(by_id.collect())
+}
+
+/// A provider on the wire.
+pub fn resource(provider: &Provider) -> ProviderResource {
+    let spec = &provider.spec;
+    ProviderResource {
+        resource_id: provider.id.to_string(),
+        provider_id: provider.id.to_string(),
+        provider_kind: match spec.kind {
+            ProviderKind::Unspecified => wire::ProviderKind::Unspecified,
+            ProviderKind::Baremetal => wire::ProviderKind::Baremetal,
+        },
+        provider_vendor: match spec.vendor {
+            ProviderVendor::Unspecified => wire::ProviderVendor::Unspecified,
+            ProviderVendor::LenovoLxca => wire::ProviderVendor::LenovoLxca,
+            ProviderVendor::LenovoLoca => wire::ProviderVendor::LenovoLoca,
+        },
+        name: spec.name.to_string(),
+        api_endpoint: spec.api_endpoint.clone(),
+        api_credentials: spec.api_credentials.clone(),
+        config: spec.config.clone(),
+        timestamps: Some(Timestamps::new(provider.created_at, provider.updated_at)),
+    }
+}

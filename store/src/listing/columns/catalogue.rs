@@ -1,0 +1,56 @@
+//! Operating systems and update policies.
+
+use super::{Column, Link, Table, rows_of};
+
+pub const OS: Table = rows_of(
+    "os_profiles @",
+    &[
+        Column::ID,
+        Column::new("name", "@.name"),
+        Column::new("architecture", "@.architecture"),
+        Column::new("image_url", "@.image_url").long(),
+        Column::new("image_id", "@.image_id").long(),
+        Column::new("sha256", "@.sha256"),
+        Column::new("profile_name", "@.profile_name"),
+        Column::empty("profile_version"),
+        Column::new("description", "@.description").long(),
+        Column::empty("installed_packages"),
+        Column::new("installed_packages_url", "@.installed_packages_url").long(),
+        Column::new("security_feature", "@.security_feature"),
+        Column::new("os_type", "@.kind"),
+        Column::new("os_provider", "@.provider"),
+        Column::empty("platform_bundle"),
+        Column::new("metadata", "@.metadata").long(),
+        Column::new("tls_ca_cert", "@.tls_ca_cert").long(),
+        Column::new("existing_cves_url", "@.existing_cves_url").long(),
+        Column::empty("existing_cves"),
+        Column::new("fixed_cves_url", "@.fixed_cves_url").long(),
+        Column::empty("fixed_cves"),
+        Column::new("repo_url", "@.repo_url").long(),
+        Column::CREATED_AT,
+        Column::UPDATED_AT,
+    ],
+    &[],
+);
+
+pub const POLICY: Table = rows_of(
+    "update_policies @",
+    &[
+        Column::ID,
+        Column::new("name", "@.name"),
+        Column::new("description", "@.description").long(),
+        Column::new("update_policy", "@.mode"),
+        Column::new("update_packages", "@.packages").long(),
+        Column::new("update_kernel_command", "@.kernel_command").long(),
+        Column::new("allow_downgrade", "@.allow_downgrade"),
+        Column::new("offline_days", "@.offline_days"),
+        Column::CREATED_AT,
+        // A policy is never changed.
+        Column::new("updated_at", "@.created_at"),
+    ],
+    &[Link::keyed(
+        "target_os",
+        "#.id = @.target_os_id",
+        "@.target_os_id",
+    )],
+);

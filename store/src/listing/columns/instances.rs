@@ -1,0 +1,64 @@
+//! Instances, with what their nodes said.
+
+use super::{Column, Link, Table, rows_of};
+
+pub const INSTANCE: Table = Table {
+    joined: " JOIN node_states @x ON @x.tenant_id = @.tenant_id AND @x.instance_id = @.id",
+    ..rows_of("instances @", COLUMNS, LINKS)
+};
+
+const COLUMNS: &[Column] = &[
+    Column::ID,
+    Column::new("kind", "@.kind"),
+    Column::new("name", "@.name"),
+    Column::new("desired_state", "@.desired_state"),
+    Column::new("current_state", "@.current_state"),
+    Column::new("security_feature", "@.security_feature"),
+    Column::new("instance_status", "@x.status").long(),
+    Column::new("instance_status_indicator", "@x.status_indication"),
+    Column::new("instance_status_timestamp", "@x.status_at"),
+    Column::empty("instance_status_detail"),
+    Column::new(
+        "provisioning_status",
+        "CASE WHEN @x.provisioned THEN 'Provisioned' ELSE 'Not Provisioned' END",
+    ),
+    Column::new(
+        "provisioning_status_indicator",
+        "CASE WHEN @x.provisioned THEN 'idle' ELSE 'unspecified' END",
+    ),
+    Column::never("provisioning_status_timestamp"),
+    Column::new("update_status", "@x.update_status").long(),
+    Column::new("update_status_indicator", "@x.update_status_indication"),
+    Column::new("update_status_timestamp", "@x.update_status_at"),
+    Column::unknown("trusted_attestation_status"),
+    Column::unspecified("trusted_attestation_status_indicator"),
+    Column::never("trusted_attestation_status_timestamp"),
+    Column::empty("existing_cves"),
+    Column::new("os_update_available", "@x.os_update_available").long(),
+    Column::CREATED_AT,
+    Column::UPDATED_AT,
+];
+
+const LINKS: &[Link] = &[
+    Link::keyed("host", "#.id = @.host_id", "@.host_id"),
+    Link::keyed("os", "#.id = @x.os_id", "@x.os_id"),
+    Link::keyed(
+        "localaccount",
+        "#.id = @.local_account_id",
+        "@.local_account_id",
+    ),
+    // The policy that is assigned to this very instance.
+    Link::over(
+        "update_policy",
+        "update_policies # JOIN assignments #a ON #a.tenant_id = #.tenant_id AND #a.policy_id = #.id \
+         AND #a.target_kind = 'instance'",
+        "#a.target_id = @.id",
+    ),
+    Link::over(
+        "custom_config",
+        "custom_configs # JOIN instance_custom_configs #c ON #c.tenant_id = #.tenant_id \
+         AND #c.custom_config_id = #.id",
+        "#c.instance_id = @.id",
+    ),
+    Link::new("workload_members", "FALSE"),
+];

@@ -1,0 +1,101 @@
+//! Update runs.
+
+use super::{Column, Link, Table, rows_of};
+
+pub const RUN: Table = rows_of(
+    "update_runs @",
+    &[
+        Column::ID,
+        Column::new("name", "@.name"),
+        Column::new("description", "@.description").long(),
+        Column::new("status", STATUS),
+        Column::new("status_indicator", INDICATION),
+        Column::new("status_timestamp", "@.state_since"),
+        Column::new("start_time", "@.started_at"),
+        Column::new("end_time", "@.ended_at").nullable(),
+        Column::new("state", "@.state"),
+        Column::new("reason", REASON).long(),
+        Column::uuid("attempt", "@.attempt"),
+        Column::new("log", "@.log").long(),
+        Column::new("created_at", "@.started_at"),
+        Column::new("updated_at", "@.state_since"),
+    ],
+    &[
+        // The policy may be gone.
+        Link::new("applied_policy", "#.id = @.policy_id"),
+        Link::keyed("instance", "#.id = @.instance_id", "@.instance_id"),
+    ],
+);
+
+/// What `RunState::status` says of the state.
+const STATUS: &str = "CASE @.state WHEN 'downloading' THEN 'Downloading artifacts' \
+    WHEN 'staged' THEN 'Download complete' WHEN 'succeeded' THEN 'Update completed' \
+    WHEN 'cancelled' THEN 'Update cancelled' WHEN 'failed' THEN 'Update failed' \
+    WHEN 'reverted' THEN 'Update failed' WHEN 'abandoned' THEN 'Update failed' ELSE 'Updating' END";
+
+/// What `RunState::status` says of the state.
+const INDICATION: &str = "CASE WHEN @.state IN ('downloading', 'staged', 'succeeded', 'cancelled') THEN 'idle' \
+    WHEN @.state IN ('failed', 'reverted', 'abandoned') THEN 'error' ELSE 'in_progress' END";
+
+/// Why it ended as it did, as the REST API says it.
+const REASON: &str = "CASE WHEN @.state IN ('failed', 'reverted') THEN @.failure_kind || ': ' || @.failure \
+    WHEN @.state IN ('cancelled', 'abandoned') THEN @.cause \
+    WHEN @.state = 'succeeded' AND NOT @.changed THEN 'nothing to do' ELSE '' END";
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+    use evenkeel_domain::run::{AbandonCause, CancelCause, Failure, FailureKind, RunState};
+
+    use super::*;
+
+    /// What follows a state in the text of a column.
+    fn told<'a>(sql: &'a str, state: &str) -> &'a str {
+        let found = sql.find(&format!("'{state}'"));
+        let rest = match found {
+            Some(at) => &sql[at..],
+            None => &sql[sql.rfind("ELSE").expect("an end")..],
+        };
+        let word = if found.is_some() { "THEN '" } else { "ELSE '" };
+        let begin = rest.find(word).expect("a text") + word.len();
+        let end = rest[begin..].find('\'').expect("its end");
+        &rest[begin..begin + end]
+    }
+
+    #[test]
+    fn the_words_are_those_of_the_domain() {
+        let (since, at) = (DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH);
+        let failure = || Failure {
+            kind: FailureKind::ALL[0],
+            reason: String::new(),
+        };
+        let cause = CancelCause::ALL[0];
+        let states = [
+            RunState::Downloading { since },
+            RunState::Staged { since },
+            RunState::Applying { since },
+            RunState::Rebooting { since },
+            RunState::Verifying { since },
+            RunState::Reverting { since },
+            RunState::Succeeded { at, changed: true },
+            RunState::Failed {
+                at,
+                failure: failure(),
+            },
+            RunState::Reverted {
+                at,
+                failure: failure(),
+            },
+            RunState::Cancelled { at, cause },
+            RunState::Abandoned {
+                at,
+                cause: AbandonCause::TimedOut,
+            },
+        ];
+        for state in states {
+            let (text, indication) = state.status();
+            assert_eq!(told(STATUS, state.name()), text);
+            assert_eq!(told(INDICATION, state.name()), indication.name());
+        }
+    }
+}

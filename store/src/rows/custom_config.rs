@@ -1,0 +1,34 @@
+//! Rows of `custom_configs`.
+
+use sea_orm::entity::prelude::*;
+
+use crate::keyed::Keyed;
+use crate::tx::Scoped;
+
+#[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
+#[sea_orm(table_name = "custom_configs")]
+pub struct Model {
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub tenant_id: Uuid,
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub id: i32,
+    pub name: String,
+    pub description: String,
+    pub config: String,
+    pub created_at: DateTimeUtc,
+    pub updated_at: DateTimeUtc,
+}
+
+#[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]
+pub enum Relation {}
+
+impl ActiveModelBehavior for ActiveModel {}
+
+impl Scoped for Entity {
+    const TENANT: Column = Column::TenantId;
+}
+
+impl Keyed for Entity {
+    const ID: Column = Column::Id;
+    const WHAT: &'static str = "custom_config_resource";
+}

@@ -1,0 +1,49 @@
+//! Rows of `host_hardware`.
+
+use sea_orm::entity::prelude::*;
+
+use crate::tx::Scoped;
+
+#[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
+#[sea_orm(table_name = "host_hardware")]
+#[expect(
+    clippy::struct_field_names,
+    reason = "the fields are called as the columns are"
+)]
+pub struct Model {
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub tenant_id: Uuid,
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub host_id: i32,
+    pub serial_number: String,
+    pub memory_bytes: i64,
+    pub cpu_model: String,
+    pub cpu_capabilities: String,
+    pub cpu_architecture: String,
+    pub cpu_topology: String,
+    pub cpu_sockets: i64,
+    pub cpu_cores: i64,
+    pub cpu_threads: i64,
+    pub product_name: String,
+    pub bios_version: String,
+    pub bios_release_date: String,
+    pub bios_vendor: String,
+    pub bmc_kind: String,
+    pub bmc_ip: String,
+    pub storages: Json,
+    pub nics: Json,
+    pub usbs: Json,
+    pub gpus: Json,
+    pub digest: Vec<u8>,
+    pub created_at: DateTimeUtc,
+    pub updated_at: DateTimeUtc,
+}
+
+#[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]
+pub enum Relation {}
+
+impl ActiveModelBehavior for ActiveModel {}
+
+impl Scoped for Entity {
+    const TENANT: Column = Column::TenantId;
+}

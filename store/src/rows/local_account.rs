@@ -1,0 +1,33 @@
+//! Rows of `local_accounts`.
+
+use sea_orm::entity::prelude::*;
+
+use crate::keyed::Keyed;
+use crate::tx::Scoped;
+
+#[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
+#[sea_orm(table_name = "local_accounts")]
+pub struct Model {
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub tenant_id: Uuid,
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub id: i32,
+    pub username: String,
+    pub ssh_key: String,
+    pub created_at: DateTimeUtc,
+    pub updated_at: DateTimeUtc,
+}
+
+#[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]
+pub enum Relation {}
+
+impl ActiveModelBehavior for ActiveModel {}
+
+impl Scoped for Entity {
+    const TENANT: Column = Column::TenantId;
+}
+
+impl Keyed for Entity {
+    const ID: Column = Column::Id;
+    const WHAT: &'static str = "local_account_resource";
+}

@@ -1,0 +1,222 @@
+//! What is made before a node is installed: providers, configuration of first starts, accounts.
+
+use evenkeel_domain::custom_config::CustomConfigSpec;
+use evenkeel_domain::host::Host;
+use evenkeel_domain::id::{CustomConfigId, LocalAccountId, ProviderId};
+use evenkeel_domain::instance::Instance;
+use evenkeel_domain::local_account::LocalAccountSpec;
+use evenkeel_domain::provider::{ProviderKind, ProviderSpec, ProviderVendor};
+use evenkeel_domain::tenant::TenantId;
+use evenkeel_store::testing::fresh_store;
+use evenkeel_store::{
+    Actor, Conflict, Store, StoreError, changes, custom_configs, hosts, instances, local_accounts,
+    providers,
+};
+
+use crate::house::{NOON, node, project};
+
+fn loca() -> ProviderSpec {
+    ProviderSpec::parse(
+        (ProviderKind::Baremetal, ProviderVendor::LenovoLoca),
+        "LOCA 1",
+        "https://loca/api",
+        vec!["user".to_owned(), "pass|word".to_owned()],
+        r#"{"autoProvision":true}"#,
+    )
+    .expect("a provider")
+}
+
+fn ntp() -> CustomConfigSpec {
+    CustomConfigSpec::parse("ntp", "of all", "#cloud-config\nntp: {}\n").expect("a configuration")
+}
+
+fn ann() -> LocalAccountSpec {
+    LocalAccountSpec::parse("ann", "ssh-ed25519 AAAAC3Nz ann@edge").expect("an account")
+}
+
+/// One of each, in use by a host and its instance.
+pub async fn in_use(
+    store: &Store,
+    tenant: TenantId,
+    host: &Host,
+    instance: &Instance,
+) -> (ProviderId, CustomConfigId, LocalAccountId) {
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let provider = providers::create(&tx, &loca(), NOON).await.expect("made");
+    let config = custom_configs::create(&tx, &ntp(), NOON)
+        .await
+        .expect("made");
+    let account = local_accounts::create(&tx, &ann(), NOON)
+        .await
+        .expect("made");
+    tx.commit().await.expect("committed");
+    let (host, instance) = (
+        host.id.bits().cast_signed(),
+        instance.id.bits().cast_signed(),
+    );
+    let used = format!(
+        "BEGIN; SET LOCAL evenkeel.tenant = '{tenant}'; \
+         UPDATE hosts SET provider_id = {} WHERE id = {host}; \
+         UPDATE instances SET local_account_id = {} WHERE id = {instance}; \
+         INSERT INTO instance_custom_configs VALUES ('{tenant}', {instance}, {}); COMMIT",
+        provider.id.bits().cast_signed(),
+        account.id.bits().cast_signed(),
+        config.id.bits().cast_signed(),
+    );
+    store.unprepared(&used).await.expect("in use");
+    (provider.id, config.id, account.id)
+}
+
+#[tokio::test]
+async fn what_opens_a_providers_door_is_not_in_the_log() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let actor = Actor {
+        name: "ann".to_owned(),
+        request_id: "one".to_owned(),
+    };
+    let tx = store
+        .tenant_as(tenant, &actor)
+        .await
+        .expect("a transaction");
+    let provider = providers::create(&tx, &loca(), NOON).await.expect("made");
+    providers::delete(&tx, provider.id).await.expect("deleted");
+    let logged = changes::of(&tx, "provider", provider.id.bits())
+        .await
+        .expect("the log");
+    assert_eq!(logged.len(), 2);
+    for change in logged {
+        let row = change.after.or(change.before).expect("the row");
+        assert_eq!(row["name"], "LOCA 1");
+        assert!(row.get("api_credentials").is_none(), "{row}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_made_reads_as_it_was_written() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let provider = providers::create(&tx, &loca(), NOON).await.expect("made");
+    let config = custom_configs::create(&tx, &ntp(), NOON)
+        .await
+        .expect("made");
+    let account = local_accounts::create(&tx, &ann(), NOON)
+        .await
+        .expect("made");
+    assert_eq!(
+        (&provider.spec, &config.spec, &account.spec),
+        (&loca(), &ntp(), &ann())
+    );
+    assert_eq!((provider.created_at, account.updated_at), (NOON, NOON));
+
+    let read = providers::find(&tx, provider.id).await.expect("there");
+    assert_eq!(read, provider);
+    let read = custom_configs::find(&tx, config.id).await.expect("there");
+    assert_eq!(read, config);
+    let read = local_accounts::find(&tx, account.id).await.expect("there");
+    assert_eq!(read, account);
+    let of_one = providers::find_many(&tx, &[provider.id, ProviderId::nth(99)]).await;
+    assert_eq!(of_one.expect("those that there are"), [provider]);
+    let of_one = custom_configs::find_many(&tx, &[config.id]).await;
+    assert_eq!(of_one.expect("those that there are"), [config]);
+    let of_one = local_accounts::find_many(&tx, &[account.id]).await;
+    assert_eq!(of_one.expect("those that there are"), [account]);
+}
+
+#[tokio::test]
+async fn a_name_is_taken_once_in_a_project() {
+    let store = fresh_store().await;
+    let (ours, theirs) = (
+        project(&store, "ours").await,
+        project(&store, "theirs").await,
+    );
+    let make = async |tenant: TenantId, which: &str| {
+        let tx = store.tenant(tenant).await?;
+        match which {
+            "provider" => providers::create(&tx, &loca(), NOON).await.map(drop)?,
+            "config" => custom_configs::create(&tx, &ntp(), NOON).await.map(drop)?,
+            _ => local_accounts::create(&tx, &ann(), NOON).await.map(drop)?,
+        }
+        tx.commit().await
+    };
+    for (which, what, field) in [
+        ("provider", "provider_resource", "name"),
+        ("config", "custom_config_resource", "name"),
+        ("account", "local_account_resource", "username"),
+    ] {
+        make(ours, which).await.expect("the first of its name");
+        make(theirs, which).await.expect("another project's");
+        match make(ours, which).await {
+            Err(StoreError::Conflict(conflict)) => {
+                assert_eq!(conflict, Conflict::Taken { what, field });
+            }
+            other => panic!("{which}: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_in_use_stays() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (host, instance) = node(&store, tenant, 1).await;
+    let (provider, config, account) = in_use(&store, tenant, &host, &instance).await;
+    let refused = async |which: &str| {
+        let tx = store.tenant(tenant).await.expect("a transaction");
+        let deleted = match which {
+            "provider" => providers::delete(&tx, provider).await,
+            "config" => custom_configs::delete(&tx, config).await,
+            _ => local_accounts::delete(&tx, account).await,
+        };
+        match deleted {
+            Err(StoreError::Conflict(conflict)) => conflict.to_string(),
+            other => panic!("{which}: {other:?}"),
+        }
+    };
+    let by = "is in use by";
+    assert_eq!(
+        refused("provider").await,
+        format!("provider_resource {by} a host")
+    );
+    assert_eq!(
+        refused("config").await,
+        format!("custom_config_resource {by} an instance")
+    );
+    assert_eq!(
+        refused("account").await,
+        format!("local_account_resource {by} an instance")
+    );
+
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    instances::delete(&tx, instance.id)
+        .await
+        .expect("it goes, and so does what it was made with");
+    hosts::delete(&tx, host.id).await.expect("it goes");
+    providers::delete(&tx, provider).await.expect("free");
+    custom_configs::delete(&tx, config).await.expect("free");
+    local_accounts::delete(&tx, account).await.expect("free");
+    let again = local_accounts::delete(&tx, account).await;
+    assert!(matches!(again, Err(StoreError::NotFound { .. })));
+    let told = changes::of(&tx, "local_account", account.bits()).await;
+    assert_eq!(told.expect("a log").len(), 2);
+}
+
+#[tokio::test]
+async fn what_another_project_made_is_not_seen() {
+    let store = fresh_store().await;
+    let (ours, theirs) = (
+        project(&store, "ours").await,
+        project(&store, "theirs").await,
+    );
+    let (host, instance) = node(&store, ours, 1).await;
+    let (provider, config, account) = in_use(&store, ours, &host, &instance).await;
+    let tx = store.tenant(theirs).await.expect("a transaction");
+    let lost = |found: Option<StoreError>| matches!(found, Some(StoreError::NotFound { .. }));
+    assert!(lost(providers::find(&tx, provider).await.err()));
+    assert!(lost(custom_configs::find(&tx, config).await.err()));
+    assert!(lost(local_accounts::find(&tx, account).await.err()));
+    assert!(lost(providers::delete(&tx, provider).await.err()));
+    assert!(lost(custom_configs::delete(&tx, config).await.err()));
+    assert!(lost(local_accounts::delete(&tx, account).await.err()));
+}

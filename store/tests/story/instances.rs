@@ -1,0 +1,230 @@
+//! Instances: what they start with, what of them changes, and how the trust in them ends.
+
+use chrono::TimeDelta;
+use evenkeel_domain::custom_config::CustomConfigSpec;
+use evenkeel_domain::id::{CustomConfigId, LocalAccountId, OsId};
+use evenkeel_domain::instance::{Instance, InstanceKind, InstanceState, NewInstance};
+use evenkeel_domain::local_account::LocalAccountSpec;
+use evenkeel_domain::os::{OsSpec, SecurityFeature};
+use evenkeel_domain::tenant::TenantId;
+use evenkeel_domain::text::Name;
+use evenkeel_store::decisions::Reading;
+use evenkeel_store::instances::InstanceChange;
+use evenkeel_store::testing::fresh_store;
+use evenkeel_store::{
+    Conflict, Store, StoreError, contacts, custom_configs, hosts, instances, local_accounts, nodes,
+    os_profiles,
+};
+
+use crate::house::{NOON, bookworm, node, project, registration, spoke, world};
+
+const KEY: &str =
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0nGkPCXr4cVvoPZ0zZ9CqDk3Pqk1LQmV0h8eCDfX5T";
+
+/// An account and two configurations.
+async fn first_start(store: &Store, tenant: TenantId) -> (LocalAccountId, [CustomConfigId; 2]) {
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let ann = LocalAccountSpec::parse("ann", KEY).expect("an account");
+    let ann = local_accounts::create(&tx, &ann, NOON).await.expect("made");
+    let mut configs = Vec::new();
+    for name in ["ntp", "proxy"] {
+        let spec = CustomConfigSpec::parse(name, "of all", "#cloud-config").expect("one");
+        let made = custom_configs::create(&tx, &spec, NOON).await;
+        configs.push(made.expect("made").id);
+    }
+    tx.commit().await.expect("committed");
+    (ann.id, [configs[0], configs[1]])
+}
+
+/// An instance on a new host that starts with these.
+async fn starting_with(
+    store: &Store,
+    tenant: TenantId,
+    account: Option<LocalAccountId>,
+    configs: Vec<CustomConfigId>,
+) -> Result<Instance, StoreError> {
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let host = hosts::register(&tx, &registration(77), NOON).await?;
+    let os = os_profiles::ensure(&tx, &bookworm(), NOON).await?;
+    let new = NewInstance {
+        host: host.id,
+        os: os.id,
+        name: Name::default(),
+        kind: InstanceKind::Metal,
+        security_feature: SecurityFeature::None,
+        policy: None,
+        local_account: account,
+        custom_configs: configs,
+    };
+    let made = instances::create(&tx, &new, NOON).await?;
+    tx.commit().await?;
+    Ok(made)
+}
+
+#[tokio::test]
+async fn what_an_instance_starts_with_is_kept_and_cannot_go_before_it() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (ann, [ntp, proxy]) = first_start(&store, tenant).await;
+    let (_, plain) = node(&store, tenant, 1).await;
+    let made = starting_with(&store, tenant, Some(ann), vec![proxy, ntp, proxy]).await;
+    let made = made.expect("an instance");
+    let mut both = vec![ntp, proxy];
+    both.sort_unstable();
+    assert_eq!(
+        (made.local_account, &made.custom_configs),
+        (Some(ann), &both)
+    );
+
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let found = instances::of_hosts(&tx, &[made.host, plain.host]).await;
+    let mut found = found.expect("both");
+    found.sort_unstable_by_key(|instance| instance.id != made.id);
+    assert_eq!(found[0], made);
+    assert_eq!(
+        (found[1].local_account, found[1].custom_configs.len()),
+        (None, 0)
+    );
+    let refused = local_accounts::delete(&tx, ann).await;
+    assert!(
+        matches!(&refused, Err(StoreError::Conflict(Conflict::InUse { .. }))),
+        "{refused:?}"
+    );
+    drop(tx);
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let refused = custom_configs::delete(&tx, ntp).await;
+    assert!(
+        matches!(&refused, Err(StoreError::Conflict(Conflict::InUse { .. }))),
+        "{refused:?}"
+    );
+    drop(tx);
+
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    instances::delete(&tx, made.id).await.expect("deleted");
+    local_accounts::delete(&tx, ann).await.expect("free");
+    custom_configs::delete(&tx, ntp).await.expect("free");
+    tx.commit().await.expect("committed");
+}
+
+#[tokio::test]
+async fn an_instance_starts_with_nothing_of_another_project() {
+    let store = fresh_store().await;
+    let theirs = project(&store, "theirs").await;
+    let (ann, [ntp, _]) = first_start(&store, theirs).await;
+    let ours = project(&store, "ours").await;
+    for (account, configs, wanted) in [
+        (Some(ann), Vec::new(), "localAccountID"),
+        (None, vec![ntp], "customConfigID"),
+    ] {
+        let refused = starting_with(&store, ours, account, configs).await;
+        let Err(StoreError::Conflict(Conflict::Dangling { field, .. })) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(field, wanted);
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_an_instance_touches_only_what_it_names() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (_, before) = node(&store, tenant, 1).await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let other = OsSpec {
+        name: "Debian 13".into(),
+        image_id: "13".into(),
+        ..bookworm()
+    };
+    let other = os_profiles::create(&tx, &other, NOON).await.expect("made");
+    let later = NOON + TimeDelta::hours(1);
+    let change = InstanceChange {
+        os: Some(other.id),
+        kind: Some(InstanceKind::Unspecified),
+        ..InstanceChange::default()
+    };
+    let after = instances::change(&tx, before.id, &change, later).await;
+    let mut wanted = before.clone();
+    wanted.summary.os = other.id;
+    wanted.kind = InstanceKind::Unspecified;
+    wanted.updated_at = later;
+    assert_eq!(after.expect("changed"), wanted);
+    tx.commit().await.expect("committed");
+
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let nowhere = InstanceChange {
+        os: Some(OsId::nth(4_711)),
+        ..InstanceChange::default()
+    };
+    let refused = instances::change(&tx, before.id, &nowhere, later).await;
+    let Err(StoreError::Conflict(Conflict::Dangling { field, .. })) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(field, "osID");
+}
+
+#[tokio::test]
+async fn an_entry_of_the_catalogue_changes_its_architecture_and_labels_only() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let made = os_profiles::create(&tx, &bookworm(), NOON)
+        .await
+        .expect("made");
+    let later = NOON + TimeDelta::hours(1);
+    let spec = OsSpec {
+        name: "another".into(),
+        architecture: "aarch64".into(),
+        metadata: r#"{"ring":"1"}"#.into(),
+        ..bookworm()
+    };
+    let changed = os_profiles::change(&tx, made.id, &spec, later).await;
+    let changed = changed.expect("changed");
+    assert_eq!(
+        changed.spec,
+        OsSpec {
+            name: bookworm().name,
+            ..spec.clone()
+        }
+    );
+    assert_eq!((changed.created_at, changed.updated_at), (NOON, later));
+    let missing = os_profiles::change(&tx, OsId::nth(4_711), &spec, later).await;
+    assert!(matches!(missing, Err(StoreError::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn what_was_invalidated_stays_so_whatever_its_node_says() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (host, instance) = node(&store, tenant, 1).await;
+    spoke(&store, tenant, &host).await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let running = instances::find(&tx, instance.id).await.expect("there");
+    assert_eq!(running.current, InstanceState::Running);
+    assert!(world(&tx, &host, Reading::Look(NOON)).await.known.trusted);
+    for hours in 1..3 {
+        let now = NOON + TimeDelta::hours(hours);
+        let done = instances::invalidate(&tx, instance.id, now).await;
+        done.expect("invalidated, and once more");
+    }
+    tx.commit().await.expect("committed");
+
+    spoke(&store, tenant, &host).await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let shown = instances::find(&tx, instance.id).await.expect("there");
+    assert_eq!(
+        (shown.desired, shown.current),
+        (InstanceState::Untrusted, InstanceState::Untrusted)
+    );
+    assert_eq!(shown.updated_at, NOON + TimeDelta::hours(1));
+    assert_eq!(shown.summary.status.text, hosts::INVALIDATED);
+    assert!(!world(&tx, &host, Reading::Look(NOON)).await.known.trusted);
+    drop(tx);
+
+    let fleet = store.fleet().await.expect("a transaction");
+    contacts::heard(&fleet, vec![(tenant, instance.id, NOON)])
+        .await
+        .expect("noted");
+    let days = NOON + TimeDelta::days(3);
+    let silent = nodes::silence(&fleet, days, days, 10).await;
+    assert!(silent.expect("looked").is_empty());
+}

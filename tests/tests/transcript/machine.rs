@@ -1,0 +1,188 @@
+//! Machines as the server sees them from the outside.
+
+use std::time::{Duration, Instant};
+
+use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
+use evenkeel_proto::agent::begin_response::Answer;
+use evenkeel_proto::agent::decision::Act;
+use evenkeel_proto::agent::event::News;
+use evenkeel_proto::agent::{
+    Account, AvailablePackage, Began, BeginRequest, Downloaded, Downloading, EnrollRequest, Event,
+    Facts, Finished, Identity, OsRelease, PackageChange, PackageResult, PhaseSpan, Plan,
+    PollRequest, ReportRequest,
+};
+use sha2::{Digest, Sha256};
+use tonic::Request;
+use tonic::transport::Channel;
+use uuid::Uuid;
+
+/// How long a machine waits for its window before the test gives up.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// What every machine has installed.
+const PACKAGES: &str = concat!(
+    r#"{"repo":[{"name":"apt","version":"2.6.1","architecture":"amd64"},"#,
+    r#"{"name":"curl","version":"7.88.1-10+deb12u5","architecture":"amd64"}]}"#
+);
+
+/// A machine with our agent.
+pub struct Machine {
+    client: AgentServiceClient<Channel>,
+    credential: String,
+    attempt: Uuid,
+    told: u32,
+}
+
+impl Machine {
+    /// A machine that was announced joins.
+    pub async fn join(channel: Channel, nth: u32, token: &str) -> Self {
+        let mut client = AgentServiceClient::new(channel);
+        let request = EnrollRequest {
+            join_token: token.to_owned(),
+            identity: Some(Identity {
+                uuid: uuid(nth),
+                serial_number: serial(nth),
+                host_name: format!("edge-{nth:02}.example.org"),
+            }),
+            os_release: Some(OsRelease {
+                id: "debian".to_owned(),
+                version_id: "12".to_owned(),
+                pretty_name: "Debian GNU/Linux 12 (bookworm)".to_owned(),
+                version_codename: "bookworm".to_owned(),
+            }),
+            architecture: "amd64".to_owned(),
+            public_key: [uuid(nth).as_bytes(), uuid(nth).as_bytes()].concat(),
+            agent_version: "0.1.0".to_owned(),
+        };
+        let joined = client.enroll(request).await.expect("a machine joins");
+        Self {
+            client,
+            credential: joined.into_inner().credential,
+            attempt: Uuid::from_u128(u128::from(nth)),
+            told: 0,
+        }
+    }
+
+    fn with<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        let header = format!("Bearer {}", self.credential);
+        let header = header.parse().expect("a header");
+        request.metadata_mut().insert("authorization", header);
+        request
+    }
+
+    /// Says what it is and what it could update, and hears what to do.
+    pub async fn poll(&mut self, is_current: bool) -> Option<Act> {
+        let curl = AvailablePackage {
+            name: "curl".to_owned(),
+            architecture: "amd64".to_owned(),
+            installed_version: "7.88.1-10+deb12u5".to_owned(),
+            available_version: "7.88.1-10+deb12u8".to_owned(),
+            suites: vec!["bookworm".to_owned(), "stable".to_owned()],
+        };
+        let facts = Facts {
+            agent_version: "0.1.0".to_owned(),
+            architecture: "amd64".to_owned(),
+            modules: vec!["packages".to_owned()],
+            available: if is_current { Vec::new() } else { vec![curl] },
+            packages_digest: Sha256::digest(PACKAGES).to_vec(),
+            ..Facts::default()
+        };
+        let request = self.with(PollRequest {
+            facts: Some(facts),
+            packages: PACKAGES.to_owned(),
+            ..PollRequest::default()
+        });
+        let answer = self.client.poll(request).await.expect("a poll");
+        answer.into_inner().decision?.act
+    }
+
+    /// Asks what to do until it is to update. Returns the digest of what it should reach.
+    pub async fn window(&mut self) -> String {
+        let begun = Instant::now();
+        loop {
+            if let Some(Act::Apply(apply)) = self.poll(false).await {
+                return apply.target.expect("a target").digest;
+            }
+            assert!(begun.elapsed() < PATIENCE, "the window does not open");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Updates as it was told.
+    pub async fn update(&mut self, target: &str) {
+        let change = PackageChange {
+            name: "curl".to_owned(),
+            architecture: "amd64".to_owned(),
+            before: "7.88.1-10+deb12u5".to_owned(),
+            after: "7.88.1-10+deb12u8".to_owned(),
+            ..PackageChange::default()
+        };
+        let plan = Plan {
+            changes: vec![change],
+            ..Plan::default()
+        };
+        let downloading = News::Downloading(Downloading { plan: Some(plan) });
+        self.report(target, downloading, None).await;
+        self.report(target, News::Downloaded(Downloaded {}), None)
+            .await;
+        let request = self.with(BeginRequest {
+            attempt_id: self.attempt.to_string(),
+            target_digest: target.to_owned(),
+            last_sequence: self.told,
+        });
+        let answer = self.client.begin(request).await.expect("an answer");
+        let answer = answer.into_inner().answer;
+        assert!(matches!(answer, Some(Answer::Granted(_))), "{answer:?}");
+        self.report(target, News::Began(Began {}), None).await;
+        let result = PackageResult {
+            name: "curl".to_owned(),
+            architecture: "amd64".to_owned(),
+            version: "7.88.1-10+deb12u8".to_owned(),
+            state: "installed".to_owned(),
+        };
+        let span = |phase: &str, millis, bytes| PhaseSpan {
+            phase: phase.to_owned(),
+            millis,
+            bytes,
+        };
+        let account = Account {
+            phases: vec![span("download", 1_500, 315_000), span("apply", 4_000, 0)],
+            kept_conffiles: vec!["/etc/curlrc".to_owned()],
+            ..Account::default()
+        };
+        let finished = News::Finished(Finished {
+            results: vec![result],
+        });
+        self.report(target, finished, Some(account)).await;
+        self.poll(true).await;
+    }
+
+    async fn report(&mut self, target: &str, news: News, account: Option<Account>) {
+        self.told += 1;
+        let event = Event {
+            sequence: self.told,
+            boot_id: "boot".to_owned(),
+            news: Some(news),
+            account,
+            ..Event::default()
+        };
+        let request = self.with(ReportRequest {
+            attempt_id: self.attempt.to_string(),
+            target_digest: target.to_owned(),
+            events: vec![event],
+        });
+        let answer = self.client.report(request).await.expect("an answer");
+        assert_eq!(answer.into_inner().acknowledged, self.told);
+    }
+}
+
+/// The UUID of a machine.
+pub fn uuid(nth: u32) -> String {
+    format!("00000000-0000-4000-8000-{nth:012}")
+}
+
+/// The serial number of a machine.
+pub fn serial(nth: u32) -> String {
+    format!("SN{nth:06}")
+}

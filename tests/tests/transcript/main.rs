@@ -1,0 +1,295 @@
+//! The story of a fleet, told by the command line at a real server: what an operator types and reads, as one text.
+//!
+//! Machines are simulated from the outside: they speak the agent's protocol over gRPC and TLS. Ids are counted in the order
+//! in which they are first read, and times are left out, so that the text is the same each time.
+
+mod machine;
+mod steady;
+
+use std::fmt::Write as _;
+use std::fs;
+
+use clap::Parser as _;
+use evenkeel_cli::args::Cli;
+use evenkeel_cli::{Environment, Failure, World};
+use evenkeel_kit::{SystemClock, chain};
+use evenkeel_simulator::line;
+use evenkeel_tests::history::Replicas;
+use tempfile::TempDir;
+
+use self::machine::{Machine, serial, uuid};
+use self::steady::steady;
+
+/// Everything that was typed and read.
+struct Story {
+    home: TempDir,
+    server: String,
+    text: String,
+}
+
+impl Story {
+    fn of(server: String) -> Self {
+        Self {
+            home: tempfile::tempdir().expect("a folder"),
+            server,
+            text: String::new(),
+        }
+    }
+
+    /// Begins a part of the story.
+    fn part(&mut self, title: &str) {
+        writeln!(self.text, "# {title}\n").expect("a string takes it all");
+    }
+
+    /// Types a line that must work, and tells it.
+    async fn run(&mut self, line: &str) {
+        let said = self.quietly(line).await;
+        self.tell(line, &said);
+    }
+
+    /// Types a line that must not work, and tells it.
+    async fn fail(&mut self, line: &str) {
+        let failure = self.typed(line).await.expect_err(line);
+        let hint = failure.hint().expect("something that can be done about it");
+        let said = format!("error: {}\nhint: {hint}\n", chain(&failure));
+        self.tell(line, &said);
+    }
+
+    /// Types a line that must work, and tells nobody.
+    async fn quietly(&self, line: &str) -> String {
+        match self.typed(line).await {
+            Ok(said) => said,
+            Err(failure) => panic!("{line}: {} ({:?})", chain(&failure), failure.hint()),
+        }
+    }
+
+    async fn typed(&self, line: &str) -> Result<String, Failure> {
+        let words = shlex::split(line).expect("words");
+        let cli = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let (mut out, mut notes) = (Vec::new(), Vec::new());
+        cli.run(&mut World {
+            out: &mut out,
+            notes: &mut notes,
+            input: &mut std::io::empty(),
+            hide: |_| (),
+            clock: &SystemClock,
+            environment: Environment {
+                contexts: self.home.path().join("contexts.yaml"),
+                token: None,
+                terminal: false,
+                colour: false,
+                interactive: false,
+            },
+        })
+        .await?;
+        notes.append(&mut out);
+        Ok(String::from_utf8(notes).expect("text"))
+    }
+
+    fn tell(&mut self, line: &str, said: &str) {
+        let told = format!("$ {line}\n{said}\n").replace(&self.server, "http://127.0.0.1:8080");
+        self.text.push_str(&told);
+    }
+}
+
+/// The site of a host; the last two stand at none.
+const fn site(nth: u32) -> &'static str {
+    match nth {
+        1..=8 => "--site bonn",
+        9..=14 => "--site ulm",
+        15..=18 => "--site paris",
+        _ => "",
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_story_of_a_fleet() {
+    let replicas = Replicas::start(1, "").await;
+    let server = format!("http://{}", replicas.rest()[0]);
+    let mut story = Story::of(server);
+    let token_file = story.home.path().join("token");
+    fs::write(&token_file, replicas.token()).expect("written");
+    let login = format!(
+        "evenkeel login --server {} --token-file {}",
+        story.server,
+        token_file.display()
+    );
+    story.quietly(&login).await;
+
+    places(&mut story).await;
+    announced(&mut story).await;
+    let mut first = joined(&mut story, &replicas).await;
+    lists(&mut story).await;
+    let target = wishes(&mut story, &mut first).await;
+    first.update(&target).await;
+    runs(&mut story).await;
+    day_zero(&mut story).await;
+    trouble(&mut story).await;
+
+    let text = steady(&story.text);
+    replicas.stop().await;
+    insta::assert_snapshot!(text);
+}
+
+async fn places(story: &mut Story) {
+    story.part("Regions and sites");
+    for line in [
+        "evenkeel region create emea --label continent=europe",
+        "evenkeel region create germany --parent emea --label country=de",
+        "evenkeel site create bonn --region germany --latitude 50.7374 --longitude 7.0982",
+        "evenkeel site create ulm --region germany --label tier=gold",
+        "evenkeel site create paris --region emea",
+        "evenkeel region list --order-by name",
+        "evenkeel site list --filter 'region.name = \"germany\"' --order-by name",
+    ] {
+        story.run(line).await;
+    }
+}
+
+async fn announced(story: &mut Story) {
+    story.part("Twenty hosts are announced");
+    for nth in 1..=20 {
+        let line = format!(
+            "evenkeel host register edge-{nth:02} --uuid {} --serial {} {}",
+            uuid(nth),
+            serial(nth),
+            site(nth)
+        );
+        let line = line.trim_end();
+        if nth == 1 {
+            story.run(line).await;
+        } else {
+            story.quietly(line).await;
+        }
+    }
+    for line in [
+        "evenkeel region tree",
+        "evenkeel location find germ",
+        "evenkeel host set edge-01 --label rack=7",
+        "evenkeel host summary",
+    ] {
+        story.run(line).await;
+    }
+}
+
+/// All hosts join. Returns the first one.
+async fn joined(story: &mut Story, replicas: &Replicas) -> Machine {
+    story.part("They join, and say what they are");
+    let token = story.quietly("evenkeel join-token create racks -q").await;
+    let token = token.trim();
+    let southbound = &replicas.southbound()[0];
+    let channel = line::server(southbound, &replicas.ca()).expect("a line");
+    let mut first = Machine::join(channel.clone(), 1, token).await;
+    first.poll(false).await;
+    for nth in 2..=20 {
+        let mut machine = Machine::join(channel.clone(), nth, token).await;
+        machine.poll(false).await;
+    }
+    story.run("evenkeel join-token list").await;
+    first
+}
+
+async fn lists(story: &mut Story) {
+    story.part("Lists");
+    for line in [
+        "evenkeel host list --order-by name",
+        "evenkeel host list --region germany --filter 'name = \"edge-0\"' --order-by 'name desc' --limit 3",
+        "evenkeel host list --filter 'NOT has(site)' --order-by name -q",
+        "evenkeel instance list --filter 'host.name == \"edge-07\" OR host.name == \"edge-08\"' --order-by name",
+        "evenkeel os list",
+        "evenkeel host packages edge-01",
+        "evenkeel host updates edge-01",
+    ] {
+        story.run(line).await;
+    }
+    for line in [
+        "evenkeel host list --filter 'name = edge AND sit.name = bonn'",
+        "evenkeel host list --filter 'name = edge AND'",
+        "evenkeel host list --filter 'currentState = HOST_STATE_LOST'",
+        "evenkeel host list --order-by 'name, colour'",
+    ] {
+        story.fail(line).await;
+    }
+}
+
+/// A policy, its assignment and a window. Returns the digest of what the first host should reach.
+async fn wishes(story: &mut Story, first: &mut Machine) -> String {
+    story.part("A policy, an assignment, a schedule on a region");
+    for line in [
+        "evenkeel policy create tools --package curl --description 'what every host has'",
+        "evenkeel assignment set region:emea tools --max-concurrent 5 --stop-after-failures 2",
+        "evenkeel explain edge-01",
+        "evenkeel schedule create tonight --region emea --start now --duration 1h",
+        "evenkeel schedule create sundays --site paris --cron '0 2 * * 0' --duration 2h --time-zone Europe/Paris",
+        "evenkeel schedule set sundays --name weekly --duration 3h",
+        "evenkeel schedule list --order-by name",
+    ] {
+        story.run(line).await;
+    }
+    let target = first.window().await;
+    story.run("evenkeel explain edge-01").await;
+    target
+}
+
+async fn runs(story: &mut Story) {
+    story.part("What happened");
+    let run = story.quietly("evenkeel run list --host edge-01 -q").await;
+    let run = run.trim();
+    for line in [
+        "evenkeel run list --filter 'instance.host.name = \"edge-01\"'".to_owned(),
+        format!("evenkeel run get {run}"),
+        format!("evenkeel run watch {run}"),
+        "evenkeel host updates edge-01".to_owned(),
+        "evenkeel host get edge-01".to_owned(),
+        "evenkeel assignment list".to_owned(),
+    ] {
+        story.run(&line).await;
+    }
+}
+
+async fn day_zero(story: &mut Story) {
+    story.part("Providers, custom configurations, local accounts");
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKWgaT7WKT07Pm5NEz0UAXEHyTLR9J6ABq8E6K/IaAwI alice@desk";
+    let config = story.home.path().join("setup.yaml");
+    fs::write(&config, "#cloud-config\npackages: [jq]\n").expect("written");
+    let setup = format!(
+        "evenkeel custom-config create setup --file {}",
+        config.display()
+    );
+    story.quietly(&setup).await;
+    story
+        .quietly(&format!("evenkeel account create alice --ssh-key '{key}'"))
+        .await;
+    for line in [
+        "evenkeel provider create racks --endpoint https://racks.example.org",
+        "evenkeel provider list",
+        "evenkeel custom-config list",
+        "evenkeel account list",
+        "evenkeel account delete alice",
+    ] {
+        story.run(line).await;
+    }
+}
+
+async fn trouble(story: &mut Story) {
+    story.part("What goes wrong, and what to do about it");
+    for line in [
+        "evenkeel site delete bonn",
+        "evenkeel policy delete tools",
+        "evenkeel host get edge-21",
+        "evenkeel host onboard host-00000000",
+    ] {
+        story.fail(line).await;
+    }
+    for line in [
+        "evenkeel pause --site paris --reason 'the roof leaks'",
+        "evenkeel pause list",
+        "evenkeel resume --site paris",
+        "evenkeel host invalidate edge-20 --note 'it was stolen'",
+        "evenkeel host summary",
+        "evenkeel host delete edge-20 --with-instance",
+        "evenkeel region tree germany",
+    ] {
+        story.run(line).await;
+    }
+}
