@@ -78,7 +78,7 @@ package: ## the agent's Debian package, static and small (ARCH=amd64 or arm64; t
 	@deploy/package/build $(or $(ARCH),$$(dpkg --print-architecture))
 
 .PHONY: test-full
-test-full: test test-kill test-cut test-boot test-history test-race ## `make test`, and the long tests one by one
+test-full: test test-kill test-cut test-boot test-schema test-history test-race ## `make test`, and the long tests one by one
 
 .PHONY: test-kill
 test-kill: tools ## the agent killed after every journal step, and 1,000 times at random instants, with real apt (ROUNDS=n, SEED=n)
@@ -96,6 +96,12 @@ test-cut: tools ## the power cut at every flush of an update, and 100 times with
 test-boot: tools ## the agent's Debian package on a machine that boots with systemd, and reboots when a package asks for it
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 $(step) test-boot \
 	  cargo test --locked -p evenkeel-tests --test booted -- --nocapture
+
+.PHONY: test-schema
+test-schema: tools ## schemathesis asks for all that /openapi.json says, for ten minutes (MINUTES=n, EXAMPLES=n, SEED=n)
+	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_SCHEMA_SECONDS=$$(($(or $(MINUTES),10) * 60)) \
+	  EVENKEEL_SCHEMA_EXAMPLES=$(or $(EXAMPLES),50) $(if $(SEED),EVENKEEL_SCHEMA_SEED=$(SEED)) \
+	  $(step) test-schema cargo test --locked -p evenkeel-tests --test schemathesis -- --nocapture
 
 # The long tests run what is ours optimised, with debug assertions: unoptimised it would take most of their time. What
 # others wrote is built as for `make test`.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::measure::{as_f64, peak_mib, reset_peak, rss_of_mib, wake_ups};
 use crate::node::{Node, shipped_agent};
+use crate::report::remark;
 use crate::station::Station;
 
 /// What the node is brought from 1.0 to 1.1.
@@ -95,13 +96,6 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn end(log: &str) -> &str {
     let from = log.len().saturating_sub(4_000);
     log.get(log.ceil_char_boundary(from)..).unwrap_or_default()
-}
-
-/// The benchmark's own words go to standard error, so that `--json` stays alone on standard output.
-fn remark(text: &str) {
-    let mut err = std::io::stderr().lock();
-    // There is nobody left to tell if this does not work.
-    let _ = writeln!(err, "{text}");
 }
 
 async fn measure(station: &Station, agent: &Path, length: Duration) -> anyhow::Result<Figures> {

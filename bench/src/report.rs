@@ -162,15 +162,24 @@ fn per_second(outcome: &Outcome) -> f64 {
     tidy(as_f64(outcome.latencies.len() as u64) / outcome.elapsed.as_secs_f64().max(1e-9))
 }
 
-fn millis(length: Duration) -> f64 {
+/// In milliseconds.
+pub fn millis(length: Duration) -> f64 {
     tidy(length.as_secs_f64() * 1e3)
 }
 
-fn each(spent: Duration, polls: usize) -> f64 {
-    tidy(spent.as_secs_f64() * 1e6 / as_f64(polls as u64))
+/// What each of so many cost, in microseconds.
+pub fn each(spent: Duration, count: usize) -> f64 {
+    tidy(spent.as_secs_f64() * 1e6 / as_f64(count as u64))
 }
 
 /// Three places are more than the machine is worth.
-fn tidy(figure: f64) -> f64 {
+pub fn tidy(figure: f64) -> f64 {
     (figure * 1e3).round() / 1e3
+}
+
+/// The benchmark's own words go to standard error, so that `--json` stays alone on standard output.
+pub fn remark(text: &str) {
+    let mut err = std::io::stderr().lock();
+    // There is nobody left to tell if this does not work.
+    let _ = writeln!(err, "{text}");
 }

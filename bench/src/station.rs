@@ -60,6 +60,16 @@ impl Station {
         self.postgres.url()
     }
 
+    /// The connection string of the superuser of Postgres, for what the server's own role may not do.
+    pub fn superuser(&self) -> String {
+        self.postgres.admin_url()
+    }
+
+    /// The process id of the server.
+    pub const fn server(&self) -> u32 {
+        self.server.pid()
+    }
+
     /// The authority that vouches for the server.
     pub fn authority(&self) -> anyhow::Result<CertificateAuthority> {
         let folder = self.data().join("ca");
