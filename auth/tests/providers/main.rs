@@ -35,19 +35,21 @@ const QUICK: Rhythm = Rhythm {
     after_failure: Duration::from_millis(10),
 };
 
-/// What a provider says when it is asked, and how often it was asked for its keys.
+/// What a provider says when it is asked, and how often it was asked for its description and its keys.
 #[derive(Default)]
 struct Said {
     description: String,
     keys: String,
+    described: u32,
     asked: u32,
 }
 
 type Shared = Arc<Mutex<Said>>;
 
 async fn describe(State(said): State<Shared>) -> Response {
-    let text = said.lock().unwrap().description.clone();
-    answer(text)
+    let mut said = said.lock().unwrap();
+    said.described += 1;
+    answer(said.description.clone())
 }
 
 async fn certs(State(said): State<Shared>) -> Response {
@@ -116,6 +118,15 @@ impl Provider {
 
     fn asked(&self) -> u32 {
         self.said.lock().unwrap().asked
+    }
+
+    /// Waits until it was asked so often for its description, or for its keys.
+    async fn until(&self, often: u32, of: fn(&Said) -> u32) {
+        let begun = Instant::now();
+        while of(&self.said.lock().unwrap()) < often {
+            assert!(begun.elapsed() < Duration::from_secs(20), "nobody asks");
+            sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// The claims of a token of the provider.
@@ -379,7 +390,8 @@ async fn a_provider_that_is_away_at_the_start_is_waited_for_by_nobody_and_asked_
 
     // It answers, but with nothing that is of use.
     provider.serve(listener);
-    sleep(Duration::from_millis(50)).await;
+    // Who asks for the third time has judged the first two answers.
+    provider.until(3, |said| said.asked).await;
     assert_eq!(house.verify(&token), Err(AuthError::KeysAway));
     provider.publish(&[&key]);
     house.until(&token, Ok(())).await;
@@ -405,9 +417,10 @@ async fn what_a_provider_must_not_say_is_not_believed() {
         (json!({"issuer": provider.issuer}), "no keys"),
     ] {
         provider.describe(&description);
+        let before = provider.said.lock().unwrap().described;
         let house = House::trusting(&provider, QUICK);
         let token = key.sign(&provider.claims());
-        sleep(Duration::from_millis(100)).await;
+        provider.until(before + 2, |said| said.described).await;
         assert_eq!(house.verify(&token), Err(AuthError::KeysAway), "{why}");
         provider.describe(&good);
         house.until(&token, Ok(())).await;
@@ -425,8 +438,7 @@ async fn a_provider_that_goes_away_later_leaves_its_keys() {
     house.until(&known.sign(&provider.claims()), Ok(())).await;
     provider.said.lock().unwrap().keys.clear();
     house.verify(&unknown.sign(&provider.claims())).unwrap_err();
-    sleep(Duration::from_millis(100)).await;
-    assert!(provider.asked() > 1, "it was asked in vain");
+    provider.until(2, |said| said.asked).await;
     let mut other = provider.claims();
     other["sub"] = json!("bob");
     house.verify(&known.sign(&other)).unwrap();
