@@ -63,7 +63,8 @@ pub struct Globals {
         help_heading = "Global options"
     )]
     pub server: Option<String>,
-    /// The only authority that may vouch for the server, as a PEM file [default: the system's].
+    /// The only authority that may vouch for the server, as a PEM file [default: the system's]. For an identity provider
+    /// elsewhere always the system's count.
     #[arg(
         long,
         global = true,

@@ -46,7 +46,8 @@ pub struct Renewal {
 }
 
 impl Renewal {
-    /// Keeps what the identity provider gave for the next command.
+    /// Keeps what the identity provider gave for the next command. Other commands change the file as well, so it is read
+    /// again.
     fn keep(&self, fresh: &Fresh) -> Result<(), Failure> {
         let mut contexts = Contexts::load(&self.contexts)?;
         let mut all = contexts.contexts.iter_mut();
@@ -73,6 +74,8 @@ pub struct Client {
 struct Session {
     token: Option<Secret>,
     renewal: Option<Renewal>,
+    /// Why the token could not be kept.
+    unkept: Option<Failure>,
 }
 
 impl Client {
@@ -81,6 +84,7 @@ impl Client {
         let session = Session {
             token: target.token.take(),
             renewal: target.renewal.take(),
+            unkept: None,
         };
         Ok(Self {
             http: connection(&base, target.ca.as_deref())?,
@@ -285,19 +289,32 @@ impl Client {
         let Some(renewal) = self.session().renewal.clone() else {
             return Ok(false);
         };
-        let fresh = match renewal.login.renew(&self.http).await {
+        let fresh = match self.next_token(&renewal.login).await {
             Ok(fresh) => fresh,
             // Then the person has to log in again, as what the server said tells.
             Err(Failure::Usage { .. }) => return Ok(false),
             Err(error) => return Err(error),
         };
-        renewal.keep(&fresh)?;
+        // The token is as good for this command if the next one has to get its own.
+        let unkept = renewal.keep(&fresh).err();
         let login = fresh.login;
         *self.session() = Session {
             token: Some(fresh.token),
             renewal: login.map(|login| Renewal { login, ..renewal }),
+            unkept,
         };
         Ok(true)
+    }
+
+    /// Gets the next token where somebody logged in.
+    async fn next_token(&self, login: &Login) -> Result<Fresh, Failure> {
+        let http = realm_connection(&login.realm, &self.base, self.target.ca.as_deref())?;
+        login.renew(&http).await
+    }
+
+    /// Why the token that was got meanwhile is not kept for the next command, once.
+    pub fn unkept(&self) -> Option<Failure> {
+        self.session().unkept.take()
     }
 
     fn session(&self) -> MutexGuard<'_, Session> {
@@ -344,8 +361,20 @@ impl Client {
     }
 }
 
+/// Sets up the connection to the realm of an identity provider. The authority that was given for a server vouches for the
+/// realm only if the server itself serves it.
+pub fn realm_connection(
+    realm: &str,
+    server: &Url,
+    ca: Option<&Path>,
+) -> Result<reqwest::Client, Failure> {
+    let realm = parse_server(realm)?;
+    let is_own = realm.origin() == server.origin();
+    connection(&realm, ca.filter(|_| is_own))
+}
+
 /// Sets up the connection to an address.
-pub fn connection(base: &Url, ca: Option<&Path>) -> Result<reqwest::Client, Failure> {
+fn connection(base: &Url, ca: Option<&Path>) -> Result<reqwest::Client, Failure> {
     // An error means that the program has chosen one already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = reqwest::Client::builder()
@@ -398,4 +427,41 @@ fn read_ca(path: &Path) -> Result<Vec<Certificate>, Failure> {
         expected: "a file of certificates",
         source: Box::new(source),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: &str = "https://updates.example.org/realms/master";
+
+    fn server(text: &str) -> Url {
+        parse_server(text).expect("an address")
+    }
+
+    #[test]
+    fn the_authority_of_a_server_vouches_for_its_own_realm_alone() {
+        let server = server("https://updates.example.org:443");
+        let ca = Some(Path::new("/does/not/exist.pem"));
+        for elsewhere in [
+            "https://keycloak.example.org/realms/master",
+            "https://updates.example.org:8443/realms/master",
+        ] {
+            let http = realm_connection(elsewhere, &server, ca);
+            assert!(http.is_ok(), "the file is not even read: {http:?}");
+        }
+        let http = realm_connection(OWN, &server, ca);
+        assert!(matches!(http, Err(Failure::File { .. })), "{http:?}");
+    }
+
+    #[test]
+    fn the_address_of_the_realm_says_whether_there_may_be_a_proxy() {
+        let may_have_proxy = |realm: &str, at: &str| {
+            let http = realm_connection(realm, &server(at), None).expect("a connection");
+            format!("{http:?}").contains("proxies")
+        };
+        let here = "http://127.0.0.1:8080/realms/master";
+        assert!(may_have_proxy(OWN, "http://127.0.0.1:8080"));
+        assert!(!may_have_proxy(here, "https://updates.example.org"));
+    }
 }

@@ -26,12 +26,13 @@ pub mod update;
 
 use std::path::Path;
 
+use evenkeel_kit::chain;
 use serde::de::DeserializeOwned;
 
 use crate::args::{Cli, Command, Globals};
 use crate::client::{Client, Renewal, Target};
 use crate::contexts::Contexts;
-use crate::view::Printer;
+use crate::view::{Printer, harmless};
 use crate::{Ending, Failure, World};
 
 /// Where the server is if nobody says otherwise: `evenkeeld` listens there by default.
@@ -51,41 +52,56 @@ impl Cli {
             Command::Login(login) => login.run(globals, world).await?,
             Command::Completion(completion) => completion.run(world)?,
             Command::Version => writeln!(world.out, "evenkeel {}", env!("CARGO_PKG_VERSION"))?,
-            other => return Box::pin(ask(other, globals, world)).await,
+            other => return ask(other, globals, world).await,
         }
         Ok(Ending::Done)
     }
 }
 
-/// Runs a command that asks the server.
+/// Runs a command that asks the server, and says what the next one will miss.
 async fn ask(
     command: Command,
     globals: &Globals,
     world: &mut World<'_>,
 ) -> Result<Ending, Failure> {
     let client = Client::new(target(globals, world)?)?;
+    let ending = Box::pin(answer(command, &client, globals, world)).await;
+    if let Some(failure) = client.unkept() {
+        let why = harmless(&chain(&failure).to_string());
+        // How the command ended counts, also if nobody can be told this.
+        let _ = writeln!(world.notes, "note: the new token is not kept: {why}");
+    }
+    ending
+}
+
+async fn answer(
+    command: Command,
+    client: &Client,
+    globals: &Globals,
+    world: &mut World<'_>,
+) -> Result<Ending, Failure> {
     let now = world.clock.now();
     let printer = &mut Printer::new(world, globals.output, globals.quiet);
     match command {
-        Command::Project(command) => command.run(&client, printer).await?,
-        Command::Region(command) => command.run(&client, printer).await?,
-        Command::Site(command) => command.run(&client, printer).await?,
-        Command::Host(command) => command.run(&client, printer).await?,
-        Command::Instance(command) => command.run(&client, printer).await?,
-        Command::Os(command) => command.run(&client, printer).await?,
-        Command::Policy(command) => command.run(&client, printer).await?,
-        Command::Assignment(command) => command.run(&client, printer).await?,
-        Command::Pause(pause) => pause.run(&client, printer).await?,
-        Command::Resume(resume) => resume.run(&client, printer).await?,
-        Command::Schedule(command) => command.run(&client, printer, now).await?,
-        Command::Provider(command) => command.run(&client, printer).await?,
-        Command::CustomConfig(command) => command.run(&client, printer).await?,
-        Command::Account(command) => command.run(&client, printer).await?,
-        Command::Location(command) => command.run(&client, printer).await?,
-        Command::JoinToken(command) => command.run(&client, printer).await?,
-        Command::Run(command) => return command.run(&client, printer).await,
-        Command::Update(command) => command.run(&client, printer).await?,
-        Command::Explain(explain) => explain.run(&client, printer).await?,
+        Command::Project(command) => command.run(client, printer).await?,
+        Command::Region(command) => command.run(client, printer).await?,
+        Command::Site(command) => command.run(client, printer).await?,
+        Command::Host(command) => command.run(client, printer).await?,
+        Command::Instance(command) => command.run(client, printer).await?,
+        Command::Os(command) => command.run(client, printer).await?,
+        Command::Policy(command) => command.run(client, printer).await?,
+        Command::Assignment(command) => command.run(client, printer).await?,
+        Command::Pause(pause) => pause.run(client, printer).await?,
+        Command::Resume(resume) => resume.run(client, printer).await?,
+        Command::Schedule(command) => command.run(client, printer, now).await?,
+        Command::Provider(command) => command.run(client, printer).await?,
+        Command::CustomConfig(command) => command.run(client, printer).await?,
+        Command::Account(command) => command.run(client, printer).await?,
+        Command::Location(command) => command.run(client, printer).await?,
+        Command::JoinToken(command) => command.run(client, printer).await?,
+        Command::Run(command) => return command.run(client, printer).await,
+        Command::Update(command) => command.run(client, printer).await?,
+        Command::Explain(explain) => explain.run(client, printer).await?,
         Command::Context(_) | Command::Login(_) | Command::Completion(_) | Command::Version => {
             unreachable!("these ask nobody")
         }

@@ -1,9 +1,10 @@
 //! Contexts: which server, which project, with which token. One file, readable by its owner alone.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use evenkeel_kit::Secret;
 use serde::{Deserialize, Serialize, Serializer};
@@ -155,19 +156,36 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
             .mode(0o700)
             .create(folder)?;
     }
-    let beside = path.with_extension("new");
-    match fs::remove_file(&beside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    let (mut file, beside) = create_beside(path)?;
+    let replaced = file
+        .write_all(text.as_bytes())
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::rename(&beside, path));
+    if replaced.is_err() {
+        // It holds tokens. If it cannot be removed, the first error still says more.
+        let _ = fs::remove_file(&beside);
     }
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&beside)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&beside, path)
+    replaced
+}
+
+/// Makes a file beside this one that is nobody else's: many commands may renew their token at once.
+fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let beside = path.with_extension(format!("{}-{number}.new", std::process::id()));
+        let created = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&beside);
+        match created {
+            Ok(file) => return Ok((file, beside)),
+            // It belongs to a process with the same number: one that was killed, or one in another container.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -211,6 +229,60 @@ mod tests {
         let login = back.contexts[1].login.as_ref().expect("the login");
         assert_eq!(login.refresh_token.reveal(), "def");
         assert!(!format!("{back:?}").contains("def"), "{back:?}");
+    }
+
+    fn names_in(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).expect("a folder");
+        entries
+            .map(|entry| entry.expect("an entry").file_name())
+            .map(|name| name.into_string().expect("text"))
+            .collect()
+    }
+
+    #[test]
+    fn many_commands_save_the_file_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("contexts.yaml");
+        let save = |many: usize| {
+            let mut contexts = Contexts::default();
+            for number in 0..many {
+                contexts.put(context(&format!("{many}/{number}")));
+            }
+            for _ in 0..20 {
+                contexts.save(&path).expect("written");
+                let read = Contexts::load(&path).expect("readable");
+                let whole = format!("{}/0", read.contexts.len());
+                assert_eq!(read.current, Some(whole));
+            }
+        };
+        std::thread::scope(|scope| {
+            for many in 1..=16 {
+                scope.spawn(move || save(many));
+            }
+        });
+        assert_eq!(names_in(folder.path()), ["contexts.yaml"]);
+    }
+
+    #[test]
+    fn what_cannot_be_saved_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("contexts.yaml");
+        fs::create_dir(&path).expect("made");
+        let saved = Contexts::default().save(&path);
+        assert!(matches!(saved, Err(Failure::File { .. })), "{saved:?}");
+        assert_eq!(names_in(folder.path()), ["contexts.yaml"]);
+    }
+
+    #[test]
+    fn a_file_that_was_left_behind_is_in_nobodys_way() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("contexts.yaml");
+        let left = |number: u32| format!("{}-{number}.new", std::process::id());
+        for number in 0..1_000 {
+            fs::write(path.with_extension(left(number)), "").expect("written");
+        }
+        Contexts::default().save(&path).expect("written");
+        Contexts::load(&path).expect("readable");
     }
 
     #[test]

@@ -3,10 +3,12 @@
 use std::io::{Read, Write};
 
 use comfy_table::{Attribute, Color, ContentArrangement, Table, presets};
+use evenkeel_api::timestamps::Timestamps;
 use serde::Serialize;
 
 use crate::args::Format;
 use crate::resource::Resource;
+use crate::time::show_option;
 use crate::tree::Branch;
 use crate::{Environment, Failure, World};
 
@@ -92,6 +94,12 @@ impl Page {
             self.field(name, value);
         }
         self
+    }
+
+    /// Adds when it was made.
+    pub fn created(&mut self, timestamps: Option<&Timestamps>) -> &mut Self {
+        let created_at = timestamps.map(|times| times.created_at);
+        self.field("created", show_option(created_at))
     }
 
     /// Adds a table unless it is empty.

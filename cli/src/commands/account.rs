@@ -9,7 +9,6 @@ use crate::Failure;
 use crate::client::Client;
 use crate::pages::{self, ListOptions};
 use crate::resource::{self, Resource};
-use crate::time::show_option;
 use crate::view::{Cell, Page, Printer};
 
 /// How many letters of a key a list shows.
@@ -118,10 +117,7 @@ impl Resource for LocalAccountResource {
         page.field("id", self.resource_id.clone())
             .field("user name", self.username.clone())
             .field("key", self.ssh_key.clone())
-            .field(
-                "created",
-                show_option(self.timestamps.as_ref().map(|times| times.created_at)),
-            );
+            .created(self.timestamps.as_ref());
         page
     }
 }

@@ -9,7 +9,6 @@ use crate::Failure;
 use crate::client::Client;
 use crate::pages::{self, ListOptions};
 use crate::resource::{self, Resource};
-use crate::time::show_option;
 use crate::view::{Cell, Page, Printer};
 
 /// Custom configurations: what cloud-init does at the first start of an instance.
@@ -108,10 +107,7 @@ impl Resource for CustomConfigResource {
         page.field("id", self.resource_id.clone())
             .field("name", self.name.clone())
             .field_if("description", &self.description)
-            .field(
-                "created",
-                show_option(self.timestamps.as_ref().map(|times| times.created_at)),
-            )
+            .created(self.timestamps.as_ref())
             .table(
                 "Configuration:",
                 &["LINE"],

@@ -193,7 +193,10 @@ async fn delete(
     if let (true, Some(instance)) = (with_instance, &host.instance) {
         let id = &instance.resource_id;
         client.delete(&InstanceResource::address(id)).await?;
-        printer.done(InstanceResource::WORD, id, "deleted")?;
+        // A program reads one document, which is that of the host.
+        if printer.is_for_people() || printer.is_quiet() {
+            printer.done(InstanceResource::WORD, id, "deleted")?;
+        }
     }
     let id = resource::delete::<HostResource>(client, &host.resource_id).await?;
     printer.done(HostResource::WORD, &id, "deleted")

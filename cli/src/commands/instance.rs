@@ -12,7 +12,7 @@ use crate::Failure;
 use crate::client::Client;
 use crate::pages::{self, Filter, ListOptions, Query, any, exactly};
 use crate::resource::{self, Resource, is_id};
-use crate::time::{show, show_option, show_seconds};
+use crate::time::{show, show_seconds};
 use crate::view::{Cell, Page, Printer, Tone};
 
 /// Instances: what runs on hosts.
@@ -200,10 +200,7 @@ impl Resource for InstanceResource {
         let configs = self.custom_config.iter().map(|config| config.name.as_str());
         let configs: Vec<_> = configs.collect();
         page.field_if("custom configs", &configs.join(", "))
-            .field(
-                "created",
-                show_option(self.timestamps.as_ref().map(|times| times.created_at)),
-            )
+            .created(self.timestamps.as_ref())
             .table(
                 "Conditions:",
                 CONDITIONS,

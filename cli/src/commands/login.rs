@@ -9,7 +9,7 @@ use evenkeel_kit::Secret;
 
 use super::{DEFAULT_PROJECT, DEFAULT_SERVER};
 use crate::args::Globals;
-use crate::client::{Client, Target, connection, parse_server};
+use crate::client::{Client, Target, parse_server, realm_connection};
 use crate::contexts::{Context, Contexts, absolute};
 use crate::login::{CLIENT, Fresh, Person, own_realm};
 use crate::{Failure, World};
@@ -49,8 +49,7 @@ pub struct Login {
 impl Login {
     pub async fn run(self, globals: &Globals, world: &mut World<'_>) -> Result<(), Failure> {
         let path = world.environment.contexts.clone();
-        let mut contexts = Contexts::load(&path)?;
-        let mut context = chosen(&contexts, globals)?;
+        let mut context = chosen(&Contexts::load(&path)?, globals)?;
         let fresh = self.fresh(&context, world).await?;
         context.token = Some(fresh.token.clone());
         context.login = fresh.login;
@@ -70,6 +69,8 @@ impl Login {
             "logged in to {} as context {}",
             context.server, context.name
         );
+        // Another command may have changed the file while somebody typed a password.
+        let mut contexts = Contexts::load(&path)?;
         contexts.put(context);
         contexts.save(&path)?;
         Ok(writeln!(world.out, "{text}")?)
@@ -85,7 +86,8 @@ impl Login {
             Some(realm) => realm,
             None => own_realm(&context.server)?,
         };
-        let http = connection(&parse_server(&realm)?, context.ca.as_deref())?;
+        let server = parse_server(&context.server)?;
+        let http = realm_connection(&realm, &server, context.ca.as_deref())?;
         let password = password(&username, self.password_file, world)?;
         let person = Person {
             username,

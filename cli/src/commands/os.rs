@@ -15,7 +15,6 @@ use crate::Failure;
 use crate::client::Client;
 use crate::pages::{self, ListOptions};
 use crate::resource::{self, Resource};
-use crate::time::show_option;
 use crate::view::{Cell, Page, Printer};
 
 /// Stands for no image at all.
@@ -269,10 +268,7 @@ impl Resource for OperatingSystemResource {
             )
             .field_if("description", &self.description)
             .field_if("metadata", &self.metadata)
-            .field(
-                "created",
-                show_option(self.timestamps.as_ref().map(|times| times.created_at)),
-            );
+            .created(self.timestamps.as_ref());
         page
     }
 }

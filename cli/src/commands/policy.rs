@@ -17,7 +17,6 @@ use crate::Failure;
 use crate::client::Client;
 use crate::pages::{self, ListOptions};
 use crate::resource::{self, Resource};
-use crate::time::show_option;
 use crate::view::{Cell, Page, Printer};
 
 /// Update policies: what should run.
@@ -229,10 +228,7 @@ impl Resource for OsUpdatePolicy {
                 },
             )
             .field("offline", offline(self.offline_days))
-            .field(
-                "created",
-                show_option(self.timestamps.as_ref().map(|times| times.created_at)),
-            );
+            .created(self.timestamps.as_ref());
         let one = |text: &str| vec![Cell::from(text)];
         let rules = rules::words(&self.package_rules);
         page.table(

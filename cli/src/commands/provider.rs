@@ -7,7 +7,6 @@ use crate::Failure;
 use crate::client::Client;
 use crate::pages::{self, ListOptions};
 use crate::resource::{self, Resource};
-use crate::time::show_option;
 use crate::view::{Cell, Page, Printer};
 
 /// Providers: who brings machines.
@@ -141,10 +140,7 @@ impl Resource for ProviderResource {
             .field("endpoint", self.api_endpoint.clone())
             .field("credentials", self.api_credentials.len().to_string())
             .field_if("config", &self.config)
-            .field(
-                "created",
-                show_option(self.timestamps.as_ref().map(|times| times.created_at)),
-            );
+            .created(self.timestamps.as_ref());
         page
     }
 }

@@ -12,7 +12,6 @@ use crate::client::Client;
 use crate::labels::{LabelChanges, NewLabels};
 use crate::pages::{self, ListOptions};
 use crate::resource::{self, Resource};
-use crate::time::show_option;
 use crate::view::{Cell, Page, Printer};
 
 /// Regions: areas that hold sites and other regions.
@@ -153,10 +152,7 @@ impl Resource for RegionResource {
         page.field("id", self.resource_id.clone())
             .field("name", self.name.clone())
             .field("in", parent(self))
-            .field(
-                "created",
-                show_option(self.timestamps.as_ref().map(|times| times.created_at)),
-            );
+            .created(self.timestamps.as_ref());
         site::labels(&mut page, &self.metadata, &self.inherited_metadata);
         page
     }

@@ -19,7 +19,7 @@ use crate::Failure;
 use crate::client::Client;
 use crate::pages::{self, ListOptions};
 use crate::resource::{self, Resource, is_id};
-use crate::time::{show_option, show_seconds};
+use crate::time::show_seconds;
 use crate::view::{Cell, Page, Printer};
 
 const SINGLE: &str = "singlesche";
@@ -171,10 +171,8 @@ impl Resource for Schedule {
                 &schedule.timestamps
             }
         };
-        page.field("target", self.target()).field(
-            "created",
-            show_option(timestamps.as_ref().map(|times| times.created_at)),
-        );
+        page.field("target", self.target())
+            .created(timestamps.as_ref());
         page
     }
 }

@@ -12,7 +12,6 @@ use crate::degrees::Degrees;
 use crate::labels::{LabelChanges, NewLabels};
 use crate::pages::{self, ListOptions};
 use crate::resource::{self, Resource};
-use crate::time::show_option;
 use crate::view::{Cell, Page, Printer};
 
 /// Sites: places that hold hosts.
@@ -181,10 +180,7 @@ impl Resource for SiteResource {
             .field("region", region(self))
             .field("latitude", latitude)
             .field("longitude", longitude)
-            .field(
-                "created",
-                show_option(self.timestamps.as_ref().map(|times| times.created_at)),
-            );
+            .created(self.timestamps.as_ref());
         labels(&mut page, &self.metadata, &self.inherited_metadata);
         page
     }

@@ -162,6 +162,27 @@ async fn a_machine_is_announced_onboarded_and_trusted_no_more() {
 }
 
 #[tokio::test]
+async fn a_program_reads_one_document_of_a_host_that_goes_with_its_instance() {
+    let desk = desk().await;
+    desk.double
+        .answer("DELETE compute/instances/inst-00000001", json!({}))
+        .answer("DELETE compute/hosts/host-00000001", json!({}));
+    let line = "evenkeel host delete host-00000001 --with-instance";
+    let json = desk.run(&format!("{line} -o json")).await;
+    let json: Value = serde_json::from_str(&json).expect("one document");
+    assert_eq!(
+        json,
+        json!({"resourceId": "host-00000001", "result": "deleted"})
+    );
+    let yaml = desk.run(&format!("{line} -o yaml")).await;
+    assert_eq!(yaml.matches("resourceId").count(), 1, "{yaml}");
+    assert_eq!(
+        desk.run(&format!("{line} -q")).await,
+        "inst-00000001\nhost-00000001\n"
+    );
+}
+
+#[tokio::test]
 async fn the_packages_of_a_host_are_listed() {
     let desk = desk().await;
     insta::assert_snapshot!(desk.run("evenkeel host packages host-00000001").await, @r"

@@ -74,6 +74,49 @@ async fn a_token_that_is_over_is_renewed_and_kept() {
 }
 
 #[tokio::test]
+async fn a_token_that_cannot_be_kept_is_good_for_its_command() {
+    let mut desk = desk().await;
+    desk.double
+        .answer(REALM, tokens("good", "first"))
+        .answer(REALM, tokens("good", "second"));
+    let login = format!("evenkeel login --username alice --server {}", desk.server);
+    desk.bare(&login, "secret").await.expect("logged in");
+    let text = std::fs::read_to_string(&desk.contexts).expect("the contexts");
+    // No name beside it can be longer, so nothing can be written beside it, not even by root.
+    desk.contexts = desk.home.path().join("c".repeat(255));
+    let over = text.replace("token: good", "token: over");
+    std::fs::write(&desk.contexts, &over).expect("written");
+
+    let (text, _) = desk.bare("evenkeel host list", "").await.expect("a list");
+    assert!(
+        text.starts_with("note: the new token is not kept: cannot use "),
+        "{text}"
+    );
+    assert!(text.ends_with("\nno hosts\n"), "{text}");
+    let kept = std::fs::read_to_string(&desk.contexts).expect("the contexts");
+    assert_eq!(kept, over);
+}
+
+#[tokio::test]
+async fn a_realm_elsewhere_is_asked_without_the_authority_of_the_server() {
+    let desk = desk().await;
+    desk.double.answer(REALM, tokens("good", "next"));
+    let line = format!(
+        "evenkeel login --username alice --server https://127.0.0.1:1 --ca /does/not/exist.pem \
+         --realm {}/realms/master",
+        desk.server
+    );
+    let failure = desk.bare(&line, "secret").await;
+    let failure = failure.expect_err("no authority for the server");
+    assert!(
+        matches!(failure, evenkeel_cli::Failure::File { .. }),
+        "{failure}"
+    );
+    let asked = desk.double.asked();
+    assert!(asked.starts_with(REALM), "the realm was asked: {asked}");
+}
+
+#[tokio::test]
 async fn a_login_that_is_over_asks_for_another_one() {
     let desk = desk().await;
     let gone = json!({"error": "invalid_grant", "error_description": "the session is over"});

@@ -14,6 +14,8 @@ mod setup;
 mod things;
 mod updates;
 
+use std::path::PathBuf;
+
 use chrono::{DateTime, Utc};
 use clap::Parser;
 use evenkeel_cli::args::Cli;
@@ -28,6 +30,8 @@ struct Desk {
     double: Double,
     server: String,
     home: TempDir,
+    /// The file of the contexts, in the home.
+    contexts: PathBuf,
     token: Option<Secret>,
     /// Whether somebody answers questions.
     interactive: bool,
@@ -37,10 +41,12 @@ impl Desk {
     async fn new() -> Self {
         let double = Double::default();
         let server = double.start().await;
+        let home = tempfile::tempdir().expect("a folder");
         Self {
             double,
             server,
-            home: tempfile::tempdir().expect("a folder"),
+            contexts: home.path().join("contexts.yaml"),
+            home,
             token: Some(Secret::new("good")),
             interactive: false,
         }
@@ -58,7 +64,7 @@ impl Desk {
                 hide: |_| (),
                 clock: &TestClock::new(noon()),
                 environment: Environment {
-                    contexts: self.home.path().join("contexts.yaml"),
+                    contexts: self.contexts.clone(),
                     token: self.token.clone(),
                     terminal: false,
                     colour: false,

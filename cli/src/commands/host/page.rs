@@ -6,7 +6,7 @@ use evenkeel_api::instance::InstanceResource;
 
 use super::{available, place, state, word};
 use crate::commands::site;
-use crate::time::{show_option, show_seconds};
+use crate::time::show_seconds;
 use crate::view::{Cell, Page, Tone};
 
 /// What a person reads of a host.
@@ -33,10 +33,7 @@ pub fn page(host: &HostResource) -> Page {
         running(&mut page, instance);
     }
     machine(&mut page, host);
-    page.field(
-        "created",
-        show_option(host.timestamps.as_ref().map(|times| times.created_at)),
-    );
+    page.created(host.timestamps.as_ref());
     site::labels(&mut page, &host.metadata, &host.inherited_metadata);
     parts(&mut page, host);
     page
