@@ -29,6 +29,7 @@ const STEPS: &[Step] = &[
     step!("20261122_000016_machines"),
     step!("20261122_000017_day_zero"),
     step!("20261122_000018_node_tokens"),
+    step!("20261122_000019_names_in_order"),
 ];
 
 impl MigratorTrait for Migrator {

@@ -202,6 +202,20 @@ async fn what_a_host_is_made_of_is_written_only_when_it_says_something_else() {
 }
 
 #[tokio::test]
+async fn numbers_of_addresses_begin_again_when_all_were_given() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let host = registered(&store, tenant, 1).await;
+    let nearly_all = "SELECT setval('ip_address_numbers', 4294967294)";
+    store.unprepared(nearly_all).await.expect("set");
+    let said = machine(vec![nic("eth0", &["10.0.0.1/24", "10.0.0.2/24"])]);
+    assert!(keep(&store, &host, tenant, said, NOON).await);
+    let known = known(&store, &host, tenant).await;
+    let addresses = &known.nics[0].ipaddresses;
+    assert!(addresses.iter().all(|one| one.resource_id.is_some()));
+}
+
+#[tokio::test]
 async fn a_serial_number_that_was_registered_stays_and_one_that_makes_no_sense_is_no_one() {
     let store = fresh_store().await;
     let tenant = project(&store, "ours").await;
