@@ -66,11 +66,11 @@ pub struct AssignmentInput {
     pub os_update_policy_id: String,
     /// How many nodes may be changed at the same time; null or left out for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 2_147_483_647)]
     pub max_concurrent: Option<u32>,
     /// After how many failures nothing is started any more; null or left out for never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 2_147_483_647)]
     pub stop_after_failures: Option<u32>,
 }
 

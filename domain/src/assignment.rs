@@ -121,21 +121,29 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// The greatest limit.
+    pub const MAX: u32 = i32::MAX.cast_unsigned();
+
     /// Reads limits.
     ///
     /// # Errors
-    /// A limit is 0, which would mean that nothing ever starts: that is what a pause is for.
+    /// A limit is greater than [`Limits::MAX`], or 0, which would mean that nothing ever starts: that is what a pause
+    /// is for.
     pub fn parse(
         max_concurrent: Option<u32>,
         stop_after_failures: Option<u32>,
     ) -> Result<Self, Invalid> {
-        let positive = |field, limit: Option<u32>| match limit {
+        let sensible = |field, limit: Option<u32>| match limit {
             Some(0) => Err(Invalid::new(field, "must be at least 1; pause it instead")),
+            Some(limit) if limit > Self::MAX => {
+                let why = format!("must be at most {}", Self::MAX);
+                Err(Invalid::new(field, why))
+            }
             limit => Ok(limit),
         };
         Ok(Self {
-            max_concurrent: positive("maxConcurrent", max_concurrent)?,
-            stop_after_failures: positive("stopAfterFailures", stop_after_failures)?,
+            max_concurrent: sensible("maxConcurrent", max_concurrent)?,
+            stop_after_failures: sensible("stopAfterFailures", stop_after_failures)?,
         })
     }
 
@@ -206,5 +214,21 @@ mod tests {
             "stopAfterFailures"
         );
         assert!(!Limits::parse(None, None).expect("none").any());
+    }
+
+    #[test]
+    fn a_limit_that_could_not_be_kept_as_it_is_is_a_mistake() {
+        let (most, beyond) = (Some(Limits::MAX), Some(Limits::MAX + 1));
+        let kept = Limits::parse(most, most).expect("the greatest");
+        let kept = (kept.max_concurrent, kept.stop_after_failures);
+        assert_eq!(kept, (most, most));
+        for (limits, field) in [
+            (Limits::parse(beyond, None), "maxConcurrent"),
+            (Limits::parse(None, beyond), "stopAfterFailures"),
+        ] {
+            let error = limits.expect_err("too great");
+            assert_eq!(error.field, field);
+            assert_eq!(error.why, "must be at most 2147483647");
+        }
     }
 }

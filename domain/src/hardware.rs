@@ -75,6 +75,9 @@ impl Hardware {
     /// The most addresses of one network interface that are kept.
     pub const MAX_ADDRESSES: usize = 64;
 
+    /// The most addresses of all network interfaces together that are kept.
+    pub const MAX_ADDRESSES_OF_ALL: usize = 1_024;
+
     /// Takes from what was known before what a machine does not say: since when its parts are there, and the ids of its
     /// addresses. Gives the addresses that are new and so have no id yet.
     pub fn follow(&mut self, before: Option<&Self>, now: Time) -> Vec<&mut Address> {

@@ -95,6 +95,10 @@ impl MaintenanceManager {
         let read = nodes::read(&tx, Machine::Uuid(ancestor.uuid)).await;
         let (host, node) = read.map_err(status::store)?;
         caller::of_host(ancestor, &host)?;
+        // What its node shows says so too, and is at hand.
+        if node.status.text == hosts::INVALIDATED {
+            return Err(Status::unauthenticated("the instance was invalidated"));
+        }
         // Where our own agent has taken over, its silence is that of the node, whatever else still runs there.
         if !host.public_key.is_empty() {
             return Ok(host.id);
@@ -129,6 +133,10 @@ impl MaintenanceManager {
     async fn show_running(&self, tx: Tx, host: &Host) -> Result<(), StoreError> {
         // The state of the node comes before its host in the order of locks.
         let mut node = nodes::lock(&tx, host.id).await?;
+        // It may have lost our trust before it was locked.
+        if node.status.text == hosts::INVALIDATED {
+            return Ok(());
+        }
         let running = Shown::new(status::RUNNING, Indication::Idle, self.now());
         if node.status.text == nodes::NO_CONNECTION {
             node.status = running.clone();

@@ -74,7 +74,8 @@ impl SilenceWatch {
         }
     }
 
-    /// One pass. Returns how many nodes have fallen silent since the last one.
+    /// One pass. Returns how many nodes have fallen silent since the last one. Hosts of invalidated instances do not
+    /// count, and what is left of more than a batch of them is for the next pass.
     ///
     /// # Errors
     /// The database cannot be reached.

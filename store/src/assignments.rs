@@ -103,7 +103,7 @@ pub async fn set(
     Ok(())
 }
 
-/// A limit that no fleet reaches is none; the column has 31 bits.
+/// The column has 31 bits, and so has every limit that was read ([`Limits::MAX`]): nothing is cut.
 fn in_column(limit: u32) -> i32 {
     i32::try_from(limit).unwrap_or(i32::MAX)
 }

@@ -267,6 +267,27 @@ async fn what_people_want_is_refused_with_its_field_if_it_makes_no_sense() {
 }
 
 #[tokio::test]
+async fn a_limit_that_could_not_be_kept_as_it_is_is_refused_with_its_field() {
+    let house = House::new().await;
+    let things = house.furnish().await;
+    let path = format!("assignments/{}", things.region);
+    for field in ["maxConcurrent", "stopAfterFailures"] {
+        let mut body = json!({"osUpdatePolicyId": things.policy});
+        body[field] = json!(i32::MAX);
+        let kept = house.ok(&format!("PUT {path}"), Some(body.clone())).await;
+        assert_eq!(kept[field], i32::MAX);
+        body[field] = json!(2_147_483_648_u32);
+        for method in ["PUT", "PATCH"] {
+            let what = format!("{method} {path}");
+            let (status, problem) = house.ours(&what, Some(body.clone())).await;
+            assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {problem}");
+            assert_eq!(problem["code"], "InvalidArgument", "{what}: {problem}");
+            assert_eq!(problem["field"], field, "{what}: {problem}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_bad_join_token_is_refused_with_its_field() {
     let house = House::new().await;
     let cases = vec![

@@ -62,9 +62,15 @@ fn parts(said: &HwInfo) -> Hardware {
         !gpu.pci_id.is_empty() || !gpu.name.is_empty()
     });
     let most = Hardware::MAX_PARTS;
+    let mut left = Hardware::MAX_ADDRESSES_OF_ALL;
+    let nics = said.network.iter().take(most).map(|said| {
+        let kept = nic(said, left);
+        left -= kept.ipaddresses.len();
+        kept
+    });
     Hardware {
         storages: disks.take(most).map(storage).collect(),
-        nics: said.network.iter().take(most).map(nic).collect(),
+        nics: nics.collect(),
         usbs: said.usb.iter().take(most).map(usb).collect(),
         gpus: gpus.take(most).map(gpu).collect(),
         ..Hardware::default()
@@ -130,7 +136,9 @@ fn storage(said: &SystemDisk) -> Storage {
     }
 }
 
-fn nic(said: &SystemNetwork) -> Nic {
+/// A network interface with at most so many addresses.
+fn nic(said: &SystemNetwork, most: usize) -> Nic {
+    let most = most.min(Hardware::MAX_ADDRESSES);
     let addresses = said.ip_addresses.iter().filter_map(address);
     Nic {
         device_name: text(&said.name),
@@ -149,7 +157,7 @@ fn nic(said: &SystemNetwork) -> Nic {
             timestamps: None,
         },
         bmc_interface: said.bmc_net,
-        ipaddresses: addresses.take(Hardware::MAX_ADDRESSES).collect(),
+        ipaddresses: addresses.take(most).collect(),
         timestamps: None,
     }
 }
@@ -254,6 +262,33 @@ mod tests {
         assert!(!known.nics[0].device_name.contains('\0'));
         assert_eq!(known.nics[0].ipaddresses.len(), Hardware::MAX_ADDRESSES);
         assert!(known.cpu_capabilities.len() <= MAX_CAPABILITIES);
+    }
+
+    #[test]
+    fn all_interfaces_together_have_so_many_addresses_and_the_first_come_first() {
+        let address = IpAddress {
+            ip_address: "::1".into(),
+            network_prefix_bits: 128,
+            config_mode: 2,
+        };
+        let nic = |addresses: usize| SystemNetwork {
+            ip_addresses: vec![address.clone(); addresses],
+            ..SystemNetwork::default()
+        };
+        // One that has none takes nothing from the others.
+        let mut network = vec![nic(24), nic(0)];
+        network.extend(vec![nic(64); 100]);
+        let known = of(HwInfo {
+            network,
+            ..HwInfo::default()
+        });
+        let counts = known.nics.iter().map(|nic| nic.ipaddresses.len());
+        let counts: Vec<_> = counts.collect();
+        assert_eq!(counts.len(), 102, "every interface is kept");
+        assert_eq!(counts[..3], [24, 0, 64]);
+        assert_eq!(counts[16..19], [64, 40, 0]);
+        let all: usize = counts.iter().sum();
+        assert_eq!(all, Hardware::MAX_ADDRESSES_OF_ALL);
     }
 
     #[test]

@@ -5,11 +5,12 @@ use evenkeel_domain::instance::InstanceState;
 use evenkeel_proto::agent::PollRequest;
 use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
-use evenkeel_store::{hosts, instances};
+use evenkeel_store::{hosts, instances, nodes};
 use tonic::Code;
 
 use crate::fleet::sample;
 use crate::house::{House, begin, downloading, facts, report, with};
+use crate::system_info::machine;
 
 impl House {
     async fn invalidate(&self, id: InstanceId) {
@@ -75,7 +76,32 @@ async fn nor_is_one_of_the_ancestors_and_its_silence_is_not_told() {
         .say_at(&house.manager, &node.guid, sample(S::Started))
         .await;
     assert_eq!(refused.expect_err("a sample").code(), Code::Unauthenticated);
+    let before = house.state(node.instance).await;
+    assert_eq!(before.status.text, hosts::INVALIDATED);
+    assert_eq!(house.silent_for(node.instance, 4).await, 0);
+    assert_eq!(house.host_status(node.host).await, "Running", "not yet");
     assert_eq!(house.silent_for(node.instance, 60).await, 0);
-    let status = house.state(node.instance).await.status;
-    assert_eq!(status.text, hosts::INVALIDATED);
+    // The machine may be switched off: its host must not look alive for ever.
+    assert_eq!(house.host_status(node.host).await, nodes::NO_CONNECTION);
+    assert_eq!(house.state(node.instance).await, before);
+}
+
+#[tokio::test]
+async fn nor_does_its_heart_beat_nor_its_machine_change() {
+    let house = House::new().await;
+    let node = house.old_node(1).await;
+    house.say(&node, sample(S::UpToDate)).await;
+    assert_eq!(house.silent_for(node.instance, 60).await, 1);
+    house.invalidate(node.instance).await;
+    let before = house.state(node.instance).await;
+    let beat = house.beat(&node.guid).await;
+    let described = house.describe(&node.guid, machine("10.0.0.1")).await;
+    for answer in [beat, described] {
+        let refused = answer.expect_err("nobody listens");
+        assert_eq!(refused.code(), Code::Unauthenticated);
+        assert_eq!(refused.message(), "the instance was invalidated");
+    }
+    assert_eq!(house.host_status(node.host).await, nodes::NO_CONNECTION);
+    assert_eq!(house.made_of(node.host).await, None);
+    assert_eq!(house.state(node.instance).await, before);
 }

@@ -13,7 +13,8 @@ use tonic::{Code, Status};
 
 use crate::house::{House, with};
 
-fn machine(address: &str) -> SystemInfo {
+/// What a machine with this address says that it is made of.
+pub fn machine(address: &str) -> SystemInfo {
     let hw = HwInfo {
         serial_num: "SN0012345".into(),
         product_name: "Edge Box".into(),
@@ -56,7 +57,7 @@ fn machine(address: &str) -> SystemInfo {
 
 impl House {
     /// One of the ancestor's agents says what its machine is made of.
-    async fn describe(&self, guid: &str, info: SystemInfo) -> Result<(), Status> {
+    pub async fn describe(&self, guid: &str, info: SystemInfo) -> Result<(), Status> {
         let request = UpdateHostSystemInfoByGuidRequest {
             host_guid: guid.to_owned(),
             system_info: Some(info),
@@ -66,7 +67,7 @@ impl House {
         answer.map(drop)
     }
 
-    async fn made_of(&self, host: HostId) -> Option<Hardware> {
+    pub async fn made_of(&self, host: HostId) -> Option<Hardware> {
         let tx = self.tx().await;
         let mut known = hardware::of_hosts(&tx, &[host]).await.expect("read");
         known.remove(&host)

@@ -26,8 +26,9 @@ pub struct Silent {
 pub const NO_CONNECTION: &str = "No Connection";
 
 /// Notes of nodes of all projects that they were not heard since an instant, at most of so many: they and their hosts
-/// show it from now on. Safe on several replicas at once; a node that is just reporting is left out, and so is one that
-/// was invalidated: nobody listens to it.
+/// show it from now on. Safe on several replicas at once; a node that is just reporting is left out. Nobody listens to
+/// a node whose instance was invalidated: its host shows that it was not heard, the node itself stays as it is, and it
+/// is not among those that are given.
 ///
 /// # Errors
 /// The database cannot be reached.
@@ -37,19 +38,22 @@ pub async fn silence(
     now: Time,
     limit: u32,
 ) -> Result<Vec<Silent>, StoreError> {
-    let sql = "WITH quiet AS (SELECT n.tenant_id, n.instance_id, i.host_id, c.heard_at FROM last_contacts c \
+    // What an invalidated instance shows must stay, so its host alone says whether its silence is shown already.
+    let sql = "WITH quiet AS (SELECT n.tenant_id, n.instance_id, i.host_id, c.heard_at, i.current_state AS state \
+               FROM last_contacts c \
                JOIN node_states n ON n.tenant_id = c.tenant_id AND n.instance_id = c.instance_id \
                JOIN instances i ON i.tenant_id = c.tenant_id AND i.id = c.instance_id \
                JOIN hosts m ON m.tenant_id = i.tenant_id AND m.id = i.host_id \
-               WHERE c.heard_at < $1 AND n.provisioned AND n.status <> $2 AND n.status_at < $1 \
-               AND 'untrusted' NOT IN (i.current_state, m.current_state) \
+               WHERE c.heard_at < $1 AND n.provisioned AND m.current_state <> 'untrusted' \
+               AND CASE WHEN i.current_state = 'untrusted' THEN m.status <> $2 AND m.status_at < $1 \
+               ELSE n.status <> $2 AND n.status_at < $1 END \
                ORDER BY c.tenant_id, c.instance_id LIMIT $5 FOR NO KEY UPDATE OF n SKIP LOCKED), \
                node AS (UPDATE node_states n SET status = $2, status_indication = $3, status_at = $4 FROM quiet q \
-               WHERE n.tenant_id = q.tenant_id AND n.instance_id = q.instance_id), \
+               WHERE n.tenant_id = q.tenant_id AND n.instance_id = q.instance_id AND q.state <> 'untrusted'), \
                host AS (UPDATE hosts h SET status = $2, status_indication = $3, status_at = $4 FROM quiet q \
                WHERE h.tenant_id = q.tenant_id AND h.id = q.host_id AND h.status <> $2 \
                AND h.current_state <> 'untrusted') \
-               SELECT tenant_id, host_id, instance_id, heard_at FROM quiet";
+               SELECT tenant_id, host_id, instance_id, heard_at FROM quiet WHERE state <> 'untrusted'";
     let values = [
         heard_before.into(),
         NO_CONNECTION.into(),
