@@ -43,6 +43,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::response::IntoResponse;
 use evenkeel_auth::Authority;
 use evenkeel_kit::Clock;
 use evenkeel_store::Store;
@@ -302,6 +303,11 @@ fn plans() -> OpenApiRouter<App> {
             settings::put_settings,
             settings::patch_settings
         ))
+}
+
+/// The answer of the API to a request that is not taken at all, for whoever stands before it.
+pub fn refusal(why: &str) -> axum::response::Response {
+    problem::Problem::forbidden(why).into_response()
 }
 
 /// The API, ready to be served, with its document and a page to read and try it.

@@ -1,13 +1,19 @@
 //! Which Postgres, and whether it will do.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use evenkeel_kit::Lifecycle;
 use evenkeel_pg::{Options, PrivatePostgres};
 use evenkeel_store::{Schema, Store, StoreOptions};
+use tokio::time::timeout;
 
 use crate::config::Config;
+
+/// How long a close waits for transactions that are still open. A list that is streamed keeps its own for as long as its
+/// client reads, which may be for ever; what is left then ends with the process.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 /// An open database, with the Postgres under it if that is ours.
 #[derive(Debug)]
@@ -134,9 +140,11 @@ impl Database {
         });
     }
 
-    /// Lets go of all connections, then stops the Postgres that is ours.
+    /// Lets go of all connections, then stops the Postgres that is ours, which ends the sessions that are left.
     pub(crate) async fn close(self) {
-        self.store.close().await;
+        if timeout(CLOSE_WITHIN, self.store.close()).await.is_err() {
+            tracing::warn!(patience = ?CLOSE_WITHIN, "some transactions are still open, not waiting for them");
+        }
         if let Some(postgres) = self.private {
             postgres.stop().await;
         }

@@ -4,12 +4,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, header};
 use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
-use axum::{Json, Router};
-use serde_json::json;
+use axum::response::Response;
+use evenkeel_inventory::refusal;
 
 /// Puts the look before an API. Pages of `origins` may ask.
 pub(crate) fn only_from_here(api: Router, origins: &[String]) -> Router {
@@ -20,10 +20,7 @@ pub(crate) fn only_from_here(api: Router, origins: &[String]) -> Router {
 async fn look(State(origins): State<Arc<[String]>>, request: Request, next: Next) -> Response {
     match why_not(request.headers(), &origins) {
         None => next.run(request).await,
-        Some(message) => {
-            let body = json!({"code": "PermissionDenied", "message": message});
-            (StatusCode::FORBIDDEN, Json(body)).into_response()
-        }
+        Some(message) => refusal(message),
     }
 }
 
@@ -63,7 +60,9 @@ fn is_here(host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderValue;
+    use axum::body::Body;
+    use axum::http::{HeaderValue, StatusCode};
+    use tower::ServiceExt;
 
     use super::*;
 
@@ -93,6 +92,17 @@ mod tests {
             assert!(is_taken(Some(host), Some("https://ui.example")));
         }
         assert!(is_taken(None, None));
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_a_problem_document() {
+        let api = only_from_here(Router::new(), &[]);
+        let request = Request::builder().header(header::HOST, "evil.example");
+        let request = request.body(Body::empty()).unwrap();
+        let response = api.oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::FORBIDDEN);
+        let media_type = &response.headers()[header::CONTENT_TYPE];
+        assert_eq!(media_type, "application/problem+json");
     }
 
     #[test]

@@ -20,6 +20,9 @@ const LONGEST: TimeDelta = TimeDelta::minutes(5);
 /// After this time without another attempt all is forgotten.
 const FORGOTTEN: TimeDelta = TimeDelta::hours(1);
 
+/// After this time a login that was begun is decided: it succeeded, or it is one that failed.
+const DECIDED: TimeDelta = TimeDelta::minutes(1);
+
 /// The longest name that is told from others, in bytes.
 const LONGEST_NAME: usize = 128;
 
@@ -33,28 +36,91 @@ enum Who {
     Address(IpAddr),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Failed {
+    tally: Tally,
+    /// Attempts after these, which count as well and may yet turn out to have succeeded.
+    open: Vec<DateTime<Utc>>,
+}
+
+/// How many count, and when the last of them was.
+#[derive(Clone, Copy, Debug)]
+struct Tally {
     count: u32,
     last: DateTime<Utc>,
 }
 
+impl Tally {
+    /// One is forgiven for each of the longest waits that passed since the last. Whoever waits no longer than that and
+    /// goes on gains nothing: one is forgiven, one is added.
+    fn and_one(self, at: DateTime<Utc>) -> Self {
+        let passed = at - self.last;
+        let forgiven = passed.num_seconds().max(0) / LONGEST.num_seconds();
+        let left = if passed > FORGOTTEN {
+            0
+        } else {
+            let forgiven = u32::try_from(forgiven).unwrap_or(u32::MAX);
+            self.count.saturating_sub(forgiven)
+        };
+        Self {
+            count: left.saturating_add(1),
+            last: at,
+        }
+    }
+}
+
 impl Failed {
-    /// When the next attempt may be made.
-    fn until(self, who: &Who) -> DateTime<Utc> {
+    fn none(now: DateTime<Utc>) -> Self {
+        Self {
+            tally: Tally {
+                count: 0,
+                last: now,
+            },
+            open: Vec::new(),
+        }
+    }
+
+    /// All of them, the open ones as well.
+    fn all(&self) -> Tally {
+        let open = self.open.iter();
+        open.fold(self.tally, |tally, at| tally.and_one(*at))
+    }
+
+    /// When the next attempt may be made; none if it need not wait, whatever the clock says.
+    fn until(&self, who: &Who) -> Option<DateTime<Utc>> {
         let free = match who {
             Who::Name(_) => FREE_FOR_A_NAME,
             Who::Address(_) => FREE_FOR_AN_ADDRESS,
         };
-        let wait = match self.count.checked_sub(free) {
-            None => TimeDelta::zero(),
-            Some(over) => TimeDelta::seconds(1_i64 << over.min(10)).min(LONGEST),
-        };
-        self.last + wait
+        let all = self.all();
+        let over = all.count.checked_sub(free)?;
+        let wait = TimeDelta::seconds(1_i64 << over.min(10)).min(LONGEST);
+        Some(all.last + wait)
     }
 
-    fn is_forgotten(self, now: DateTime<Utc>) -> bool {
-        self.last + FORGOTTEN < now
+    fn begin(&mut self, now: DateTime<Utc>) {
+        let is_open = |at: &DateTime<Utc>| *at + DECIDED >= now;
+        let decided = self.open.iter().position(is_open);
+        let decided = decided.unwrap_or(self.open.len());
+        for at in self.open.drain(..decided) {
+            self.tally = self.tally.and_one(at);
+        }
+        self.open.push(now);
+    }
+
+    /// Leaves what was before the attempt. Which of the open ones it was matters little: they are about as old.
+    fn take_one_back(&mut self) {
+        if self.open.pop().is_none() {
+            self.tally.count = self.tally.count.saturating_sub(1);
+        }
+    }
+
+    fn last(&self) -> DateTime<Utc> {
+        self.open.last().copied().unwrap_or(self.tally.last)
+    }
+
+    fn is_forgotten(&self, now: DateTime<Utc>) -> bool {
+        self.last() + FORGOTTEN < now
     }
 }
 
@@ -71,26 +137,19 @@ impl Attempts {
         let both = both(name, address);
         let open = both
             .iter()
-            .filter_map(|who| all.get(who).map(|failed| failed.until(who)));
+            .filter_map(|who| all.get(who).and_then(|failed| failed.until(who)));
         if let Some(until) = open.max().filter(|until| now < *until) {
             return Err((until - now).to_std().unwrap_or_default());
         }
         for who in both {
             make_room(&mut all, &who, now);
-            let failed = all.entry(who).or_insert(Failed {
-                count: 0,
-                last: now,
-            });
-            if failed.is_forgotten(now) {
-                failed.count = 0;
-            }
-            failed.count = failed.count.saturating_add(1);
-            failed.last = now;
+            let failed = all.entry(who).or_insert_with(|| Failed::none(now));
+            failed.begin(now);
         }
         Ok(())
     }
 
-    /// Notes that the last attempt was none that failed. Others from the same address still count.
+    /// Notes that the last attempt was none that failed. Others from the same address still count, as if it had not been.
     pub(super) fn succeeded(&self, name: &str, address: Option<IpAddr>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for who in both(name, address) {
@@ -100,7 +159,10 @@ impl Attempts {
                 }
                 Who::Address(_) => {
                     if let Some(failed) = all.get_mut(&who) {
-                        failed.count = failed.count.saturating_sub(1);
+                        failed.take_one_back();
+                        if failed.all().count == 0 {
+                            all.remove(&who);
+                        }
                     }
                 }
             }
@@ -135,7 +197,7 @@ fn make_room(all: &mut HashMap<Who, Failed>, new: &Who, now: DateTime<Utc>) {
     if all.len() < MOST {
         return;
     }
-    let oldest = all.iter().min_by_key(|(_, failed)| failed.last);
+    let oldest = all.iter().min_by_key(|(_, failed)| failed.last());
     if let Some(oldest) = oldest.map(|(who, _)| who.clone()) {
         all.remove(&oldest);
     }
@@ -211,6 +273,98 @@ mod tests {
         }
         attempts.begin("alice", Some(address(1)), NOON).unwrap();
         assert!(attempts.begin("bob", Some(address(1)), NOON).is_err());
+    }
+
+    #[test]
+    fn right_logins_do_not_keep_the_few_wrong_ones_of_an_office_alive() {
+        let attempts = Attempts::default();
+        let office = Some(address(1));
+        for n in 0..1_000 {
+            let now = at(n * 1_800);
+            if n % 10 == 0 {
+                assert_eq!(attempts.begin("bob", office, now), Ok(()), "{n}");
+            }
+            for second in [0, 1] {
+                let now = now + TimeDelta::seconds(second);
+                assert_eq!(attempts.begin("alice", office, now), Ok(()), "{n}");
+                attempts.succeeded("alice", office);
+            }
+        }
+    }
+
+    #[test]
+    fn a_right_login_after_too_many_wrong_ones_makes_the_next_wait_no_longer() {
+        let attempts = Attempts::default();
+        let office = Some(address(1));
+        for n in 0..20 {
+            attempts.begin(&n.to_string(), office, NOON).unwrap();
+        }
+        for _ in 0..3 {
+            assert_eq!(attempts.begin("alice", office, at(1)), Ok(()));
+            attempts.succeeded("alice", office);
+        }
+    }
+
+    #[test]
+    fn below_the_limit_nobody_waits_whatever_the_clock_says() {
+        let attempts = Attempts::default();
+        let office = Some(address(1));
+        for now in [at(3_600), at(3_600), at(3_599), NOON] {
+            assert_eq!(attempts.begin("alice", office, now), Ok(()));
+            assert_eq!(attempts.begin("bob", office, now), Ok(()));
+        }
+    }
+
+    #[test]
+    fn of_logins_at_the_same_time_none_counts_that_succeeds() {
+        let attempts = Attempts::default();
+        let office = Some(address(1));
+        for n in 0..1_000 {
+            let now = at(n);
+            for name in ["alice", "bob", "carol"] {
+                assert_eq!(attempts.begin(name, office, now), Ok(()), "{n}");
+            }
+            for name in ["bob", "alice", "carol"] {
+                attempts.succeeded(name, office);
+            }
+        }
+        assert!(attempts.0.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn whoever_guesses_gains_nothing_by_right_logins_in_between() {
+        let attempts = Attempts::default();
+        let home = Some(address(1));
+        for n in 0..20 {
+            attempts.begin(&n.to_string(), home, NOON).unwrap();
+        }
+        let mut now = NOON;
+        let waits = [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300];
+        for (n, seconds) in waits.into_iter().enumerate() {
+            let wait = Duration::from_secs(seconds);
+            assert_eq!(attempts.begin("mallory", home, now), Err(wait));
+            now += TimeDelta::from_std(wait).unwrap();
+            assert_eq!(attempts.begin("mallory", home, now), Ok(()));
+            attempts.succeeded("mallory", home);
+            let victim = format!("victim {n}");
+            assert_eq!(attempts.begin(&victim, home, now), Ok(()));
+        }
+    }
+
+    #[test]
+    fn failures_are_forgiven_one_by_one_while_nobody_fails() {
+        let attempts = Attempts::default();
+        let office = Some(address(1));
+        for n in 0..20 {
+            attempts.begin(&n.to_string(), office, NOON).unwrap();
+        }
+        // Three are forgiven in a quarter of an hour.
+        let later = at(900);
+        for name in ["a", "b", "c"] {
+            assert_eq!(attempts.begin(name, office, later), Ok(()));
+        }
+        let wait = Duration::from_secs(1);
+        assert_eq!(attempts.begin("d", office, later), Err(wait));
     }
 
     #[test]

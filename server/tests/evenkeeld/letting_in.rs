@@ -111,7 +111,12 @@ fn everybody_is_let_in_only_by_an_explicit_word_and_only_from_this_machine() {
         assert_eq!(server.get("rest", hosts, token).0, 200);
     }
     let from_elsewhere = "GET /v1/projects HTTP/1.0\r\nhost: evil.example\r\n\r\n";
-    assert_eq!(server.send("rest", from_elsewhere).0, 403);
+    let (status, body) = server.send("rest", from_elsewhere);
+    let problem: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(status, 403);
+    assert_eq!(problem["code"], "PermissionDenied");
+    assert_eq!(problem["type"], "urn:evenkeel:problem:permission-denied");
+    assert_eq!(problem["message"], problem["detail"]);
     let by_a_page =
         "GET /v1/projects HTTP/1.0\r\nhost: localhost\r\norigin: https://evil.example\r\n\r\n";
     assert_eq!(server.send("rest", by_a_page).0, 403);

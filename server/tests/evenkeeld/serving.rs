@@ -78,6 +78,44 @@ fn a_stop_does_not_wait_for_clients_that_say_nothing() {
 }
 
 #[test]
+fn a_stop_does_not_wait_for_a_client_that_does_not_read_its_list() {
+    let house = House::new().with("EVENKEELD_STOP_WITHIN", "100ms");
+    let mut server = house.start(&["all"]);
+    server.wait_until_ready();
+    let (token, postgres) = (house.operator_token(), house.postmaster());
+    let ask = |method: &str, protocol: &str, more: &str| {
+        format!(
+            "{method} /v1/projects/default/customConfigs {protocol}\r\nhost: x\r\nauthorization: Bearer {token}\r\n\
+             {more}"
+        )
+    };
+    // Together they are longer than all that the kernel holds between server and client.
+    let config = "ä".repeat(16_384);
+    for n in 0..300 {
+        let body = format!(r#"{{"name":"config-{n}","config":"{config}"}}"#);
+        let more = format!(
+            "content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let (status, said) = server.send("rest", &ask("POST", "HTTP/1.0", &more));
+        assert_eq!(status, 200, "{said}");
+    }
+    let mut client = TcpStream::connect(server.address("rest")).unwrap();
+    let list = ask("GET", "HTTP/1.1", "\r\n");
+    client.write_all(list.as_bytes()).unwrap();
+    let mut head = [0; 12];
+    client.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200");
+
+    signal(i32::try_from(server.pid()).unwrap(), "TERM");
+    let log = server.fails();
+
+    assert!(log.contains("some transactions are still open"), "{log}");
+    assert!(!is_alive(postgres), "Postgres is gone");
+    drop(client);
+}
+
+#[test]
 fn a_killed_server_starts_again_with_what_it_had() {
     let house = House::new();
     let mut server = house.start(&["all"]);
