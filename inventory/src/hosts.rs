@@ -50,6 +50,8 @@ struct Hosts;
 impl Listed for Hosts {
     const RESOURCE: Resource = Resource::Host;
     const KEY: &'static str = "hosts";
+    // A host holds what its instance holds.
+    const PIECE: u32 = 100;
     type Item = HostResource;
 
     async fn load(

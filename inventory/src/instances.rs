@@ -42,6 +42,8 @@ struct Instances;
 impl Listed for Instances {
     const RESOURCE: Resource = Resource::Instance;
     const KEY: &'static str = "instances";
+    // An instance can hold half a megabyte of updates; most hold little, and pages are as long.
+    const PIECE: u32 = 100;
     type Item = InstanceResource;
 
     async fn load(

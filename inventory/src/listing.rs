@@ -63,6 +63,8 @@ pub trait Listed: Send + Sync + 'static {
     const RESOURCE: Resource;
     /// What the list is called in the answer.
     const KEY: &'static str;
+    /// How many of a whole list are in memory at once: fewer of what can be large.
+    const PIECE: u32 = 250;
     /// How it is shown.
     type Item: Serialize + Send;
 
@@ -83,6 +85,9 @@ pub trait Rows: Send + Sync {
     /// What the list is called in the answer.
     fn key(&self) -> &'static str;
 
+    /// How many of a whole list are in memory at once.
+    fn piece(&self) -> u32;
+
     /// The JSON of those with these ids, in the order of the ids and separated by commas.
     fn text<'a>(
         &'a self,
@@ -99,6 +104,10 @@ impl<L: Listed> Rows for L {
 
     fn key(&self) -> &'static str {
         L::KEY
+    }
+
+    fn piece(&self) -> u32 {
+        L::PIECE
     }
 
     fn text<'a>(
@@ -160,12 +169,12 @@ impl Wanted {
         &self.parts
     }
 
-    /// Adds a condition to each list that has one.
+    /// Adds a condition to each list that has one. It is not asked for but found out, and may differ from page to page.
     pub fn narrow(&mut self, mut also: impl FnMut(Resource) -> Option<Filter>) {
         for part in &mut self.parts {
-            let filters = [part.listing.filter.take(), also(part.rows.resource())];
+            let filters = [part.listing.within.take(), also(part.rows.resource())];
             let mut filters: Vec<Filter> = filters.into_iter().flatten().collect();
-            part.listing.filter = match filters.len() {
+            part.listing.within = match filters.len() {
                 0 | 1 => filters.pop(),
                 _ => Some(Filter::All(filters)),
             };

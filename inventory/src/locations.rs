@@ -114,6 +114,7 @@ impl Found {
             resource,
             // Stars alone are in every name.
             filter: Pattern::parse(name).map(has),
+            within: None,
             order: vec![by_name],
         };
         let chosen = stored::page(tx, &listing, &stored::From::Offset(0), MOST).await?;

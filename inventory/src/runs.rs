@@ -43,6 +43,8 @@ struct Runs;
 impl Listed for Runs {
     const RESOURCE: Resource = Resource::Run;
     const KEY: &'static str = "osUpdateRuns";
+    // A run can hold a long log and every package of its machine.
+    const PIECE: u32 = 20;
     type Item = OsUpdateRun;
 
     async fn load(&self, _: &Inventory, tx: &Tx, ids: &[u32]) -> Result<Vec<OsUpdateRun>, Problem> {

@@ -31,6 +31,8 @@ pub struct Listing {
     pub resource: Resource,
     /// Only those that fit; all if there is none.
     pub filter: Option<Filter>,
+    /// Of these, only those that fit this as well. It may be another one for the next page: no key knows it.
+    pub within: Option<Filter>,
     /// In which order; what is alike is ordered by id.
     pub order: Vec<OrderKey>,
 }

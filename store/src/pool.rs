@@ -54,7 +54,8 @@ impl Store {
                 options.statement_timeout.as_millis().to_string(),
             ),
             ("lock_timeout", options.lock_timeout.as_millis().to_string()),
-            // A writer that forgets its transaction would hold up every reader of the change log.
+            // A writer that forgets its transaction would hold up every reader of the change log. A
+            // snapshot holds up nobody and may wait longer (see `Tx::open_snapshot`).
             ("idle_in_transaction_session_timeout", "10000".to_owned()),
         ];
         let mut connect = ConnectOptions::new(url);

@@ -1,5 +1,7 @@
 //! Scoped transactions.
 
+use std::iter;
+
 use evenkeel_domain::tenant::TenantId;
 use sea_orm::sea_query::Expr;
 use sea_orm::sea_query::extension::postgres::PgFunc;
@@ -10,6 +12,10 @@ use sea_orm::{
 };
 
 use crate::error::StoreError;
+
+/// How long a snapshot may wait for whoever reads it, in milliseconds: longer than the two minutes after which a client
+/// that takes nothing is hung up on. It only reads, so it holds up nobody meanwhile.
+const PATIENCE: &str = "150000";
 
 /// Who changes something, for the change log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +51,8 @@ impl Tx {
         tenant: TenantId,
         actor: Option<&Actor>,
     ) -> Result<Self, StoreError> {
-        let tx = scoped(db.begin().await?, &tenant.to_string(), actor).await?;
+        let tx = db.begin().await?;
+        let tx = scoped(tx, &tenant.to_string(), &noted(actor)).await?;
         Ok(Self { tx, tenant })
     }
 
@@ -56,7 +63,8 @@ impl Tx {
     ) -> Result<Self, StoreError> {
         let (level, mode) = (IsolationLevel::RepeatableRead, AccessMode::ReadOnly);
         let tx = db.begin_with_config(Some(level), Some(mode)).await?;
-        let tx = scoped(tx, &tenant.to_string(), None).await?;
+        let also = [("idle_in_transaction_session_timeout", PATIENCE)];
+        let tx = scoped(tx, &tenant.to_string(), &also).await?;
         Ok(Self { tx, tenant })
     }
 
@@ -111,6 +119,17 @@ impl Tx {
         self.advisory("pg_advisory_xact_lock_shared").await
     }
 
+    /// A setting as the transaction has it, in its base unit, for a test.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    #[cfg(feature = "testing")]
+    pub async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let sql = "SELECT setting FROM pg_settings WHERE name = $1";
+        let row = one(&self.tx, sql, [name.into()]).await?;
+        Ok(row.map(|row| row.try_get_by_index(0)).transpose()?)
+    }
+
     async fn advisory(&self, function: &str) -> Result<(), StoreError> {
         advisory(&self.tx, self.tenant, function).await
     }
@@ -121,7 +140,7 @@ impl FleetTx {
         db: &DatabaseConnection,
         actor: Option<&Actor>,
     ) -> Result<Self, StoreError> {
-        let tx = scoped(db.begin().await?, "*", actor).await?;
+        let tx = scoped(db.begin().await?, "*", &noted(actor)).await?;
         Ok(Self { tx })
     }
 
@@ -171,24 +190,31 @@ pub(crate) fn columns<E: EntityTrait>(alias: &str) -> String {
     columns.collect::<Vec<_>>().join(", ")
 }
 
-/// The settings are local to the transaction, or the pool would hand one tenant's rows to another.
+/// What the change log reads of whoever changes something.
+fn noted(actor: Option<&Actor>) -> Vec<(&'static str, &str)> {
+    let Some(actor) = actor else {
+        return Vec::new();
+    };
+    vec![
+        ("evenkeel.actor", actor.name.as_str()),
+        ("evenkeel.request", actor.request_id.as_str()),
+    ]
+}
+
+/// Sets the scope and more in one statement. The settings are local to the transaction, or the pool would hand one
+/// tenant's rows to another.
 async fn scoped(
     tx: DatabaseTransaction,
     scope: &str,
-    actor: Option<&Actor>,
+    also: &[(&str, &str)],
 ) -> Result<DatabaseTransaction, StoreError> {
-    match actor {
-        None => {
-            let sql = "SELECT set_config('evenkeel.tenant', $1, true)";
-            execute(&tx, sql, [scope.into()]).await?;
-        }
-        Some(actor) => {
-            let sql = "SELECT set_config('evenkeel.tenant', $1, true), set_config('evenkeel.actor', $2, true), \
-                       set_config('evenkeel.request', $3, true)";
-            let values = [scope, &actor.name, &actor.request_id].map(Value::from);
-            execute(&tx, sql, values).await?;
-        }
+    let (mut calls, mut values) = (Vec::new(), Vec::new());
+    for (name, value) in iter::once(&("evenkeel.tenant", scope)).chain(also) {
+        values.push(Value::from(*value));
+        calls.push(format!("set_config('{name}', ${}, true)", values.len()));
     }
+    let sql = format!("SELECT {}", calls.join(", "));
+    execute(&tx, sql, values).await?;
     Ok(tx)
 }
 

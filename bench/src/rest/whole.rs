@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use anyhow::ensure;
 use serde::Serialize;
 
 use super::client::{Asked, Client};
@@ -11,6 +12,9 @@ use crate::report::{each, tidy};
 use crate::station::Station;
 
 const MIB: f64 = 1_048_576.0;
+
+/// How much of the end of an answer is looked at, in bytes: more than what stands behind its items.
+const END: usize = 256;
 
 /// What it takes to tell a whole list.
 #[derive(Clone, Debug, Serialize)]
@@ -66,11 +70,15 @@ async fn one(
     let (server, postgres) = station.meters();
     let began = Instant::now();
     let mut answer = client.open(&Asked::get(path)).await?;
-    let mut bytes = 0_u64;
+    let (mut bytes, mut end) = (0_u64, Vec::new());
     while let Some(piece) = answer.chunk().await? {
         bytes += piece.len() as u64;
+        end.extend_from_slice(&piece[piece.len().saturating_sub(END)..]);
+        end.drain(..end.len().saturating_sub(END));
     }
     let seconds = began.elapsed().as_secs_f64();
+    let end = String::from_utf8_lossy(&end);
+    ensure!(ends(&end, items), "{what}: not {items} of them: …{end}");
     let mib = as_f64(bytes) / MIB;
     Ok(Whole {
         what,
@@ -84,4 +92,24 @@ async fn one(
         rss_mib_peak: tidy(peak_mib(pid)),
         rss_mib_after: tidy(rss_of_mib(pid)),
     })
+}
+
+/// Whether an answer ends as that of a whole list with so many items.
+fn ends(text: &str, items: usize) -> bool {
+    let wanted = format!("],\"totalElements\":{items},\"hasNext\":false,\"nextPageToken\":\"\"}}");
+    text.ends_with(&wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_list_ends_with_its_number() {
+        let text =
+            r#"{"resourceId":"host-1"}],"totalElements":12,"hasNext":false,"nextPageToken":""}"#;
+        assert!(ends(text, 12));
+        assert!(!ends(text, 2), "another number");
+        assert!(!ends(&text[..text.len() - 1], 12), "broken off");
+    }
 }

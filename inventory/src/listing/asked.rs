@@ -69,6 +69,7 @@ pub fn listing(resource: Resource, params: &Params) -> Result<Listing, Problem> 
     Ok(Listing {
         resource,
         filter,
+        within: None,
         order: order.unwrap_or_default(),
     })
 }

@@ -16,9 +16,6 @@ use crate::App;
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// How many are in memory at once.
-const PIECE: u32 = 250;
-
 /// Answers with everything behind an offset. What fits into one piece is told at once; longer lists are streamed, so
 /// many at a time as the settings say.
 pub async fn answer(
@@ -28,32 +25,36 @@ pub async fn answer(
     call: &Call,
     tx: Tx,
 ) -> Result<Response, Problem> {
-    let mut total = 0;
+    let (mut total, mut left) = (0_u64, 0_u64);
     for part in &parts {
-        total += stored::count(&tx, &part.listing).await?;
+        let count = stored::count(&tx, &part.listing).await?;
+        total += count;
+        left += count.saturating_sub(offset.into());
     }
+    let end = End { total, next: None };
+    let pieces = parts.iter().map(|part| part.rows.piece());
     let mut telling = Telling {
         app: Arc::clone(app),
         tx,
         open: None,
+        piece: pieces.min().unwrap_or_default(),
         parts: parts.into_iter(),
         offset: offset.into(),
         text: Text::default(),
     };
-    telling.begin_next().await?;
-    // What cannot be told at all is told with a status.
-    let first = telling.piece().await?;
-    let end = End { total, next: None };
-    if telling.open.is_none() {
-        let last = telling.finish(&end).await?;
-        return Ok(json([first, last].concat()));
+    if left <= u64::from(telling.piece) {
+        return Ok(json(telling.all(&end).await?));
     }
+    // Before anything is read: whoever is sent away must not need memory for a piece.
     let permit = Arc::clone(&app.streams).try_acquire_owned();
     let permit = permit.map_err(|_| {
         Problem::crowded(
             "too many long lists are being told; try again in a moment, or give pageSize",
         )
     })?;
+    // What cannot be told at all is told with a status.
+    telling.begin_next().await?;
+    let first = telling.next().await?;
     let rest = Rest {
         telling,
         end,
@@ -71,6 +72,8 @@ struct Telling {
     tx: Tx,
     /// The list that is being told; none behind the last.
     open: Option<(Part, Cursor)>,
+    /// How many are in memory at once.
+    piece: u32,
     parts: std::vec::IntoIter<Part>,
     offset: u64,
     text: Text,
@@ -91,8 +94,8 @@ impl Telling {
     }
 
     /// The next piece of the text.
-    async fn piece(&mut self) -> Result<Vec<u8>, Problem> {
-        let mut room = PIECE;
+    async fn next(&mut self) -> Result<Vec<u8>, Problem> {
+        let mut room = self.piece;
         while let Some((part, cursor)) = &mut self.open
             && room > 0
         {
@@ -110,6 +113,17 @@ impl Telling {
             room = left;
         }
         Ok(self.text.take())
+    }
+
+    /// All of the text, of lists that fit into one piece.
+    async fn all(mut self, end: &End) -> Result<Vec<u8>, Problem> {
+        self.begin_next().await?;
+        let mut text = Vec::new();
+        while self.open.is_some() {
+            text.append(&mut self.next().await?);
+        }
+        text.append(&mut self.finish(end).await?);
+        Ok(text)
     }
 
     /// The end of the text, when every list is told.
@@ -135,7 +149,7 @@ impl Rest {
             return Ok(None);
         };
         let request_id = this.request_id.clone();
-        let told = match this.telling.piece().await {
+        let told = match this.telling.next().await {
             Ok(piece) if this.telling.open.is_some() => Ok((piece, Some(this))),
             Ok(piece) => {
                 let last = this.telling.finish(&this.end).await;

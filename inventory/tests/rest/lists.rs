@@ -1,16 +1,19 @@
 //! Lists: pages, whole lists, filters and orders.
 
 use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use evenkeel_domain::place::{Metadata, RegionSpec};
 use evenkeel_domain::text::Name;
-use evenkeel_inventory::Settings;
-use evenkeel_store::regions;
+use evenkeel_inventory::{Inventory, Settings, router};
+use evenkeel_store::testing::counting;
+use evenkeel_store::{Tx, regions};
 use serde_json::{Value, json};
 
-use crate::house::{House, Who, noon, read};
+use crate::house::{House, Who, id_of, noon, read};
 
 async fn register(house: &House, count: usize) {
     for n in 0..count {
@@ -223,6 +226,87 @@ async fn only_so_many_long_lists_are_told_at_once() {
     let (_, whole) = read(slow).await;
     assert_eq!(whole["regions"].as_array().map(Vec::len), Some(600));
     house.ok("GET regions", None).await;
+}
+
+#[tokio::test]
+async fn what_fits_into_one_piece_is_told_whatever_else_is_told() {
+    let house = House::with(Settings {
+        streams: 0,
+        ..Settings::default()
+    })
+    .await;
+    many_regions(&house, 251).await;
+    let things = house.furnish().await;
+    register(&house, 100).await;
+    let bare = encoded("NOT has(instance)");
+    let bare = format!("GET compute/hosts?filter={bare}&pageSize=20");
+    for host in each(&house.ok(&bare, None).await, "hosts", "resourceId") {
+        let instance = json!({"hostID": host, "osID": things.os});
+        let instance = house.ok("POST compute/instances", Some(instance)).await;
+        house.run_of(&id_of(&instance), &things.policy).await;
+    }
+    for (list, key, total, piece) in [
+        ("regions", "regions", 252, 250),
+        ("compute/hosts", "hosts", 101, 100),
+        ("os-update-runs", "osUpdateRuns", 21, 20),
+    ] {
+        let fits = format!("GET {list}?offset={}", total - piece);
+        let told = house.ok(&fits, None).await;
+        assert_eq!(told[key].as_array().map(Vec::len), Some(piece), "{list}");
+        assert_eq!(told["totalElements"], total, "{list}");
+        let longer = format!("GET {list}?offset={}", total - piece - 1);
+        let (status, _) = house.ours(&longer, None).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{list}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_read_for_a_list_that_is_not_told() {
+    let mut house = House::new().await;
+    many_regions(&house, 600).await;
+    let (store, sent) = counting(&house.store);
+    house.router = router(Inventory {
+        store,
+        clock: Arc::new(house.clock.clone()),
+        authority: Arc::clone(&house.authority),
+        ca_digest: None,
+        settings: Settings {
+            streams: 0,
+            ..Settings::default()
+        },
+    });
+    let mut costs = Vec::new();
+    for (list, wanted) in [
+        ("GET regions", StatusCode::SERVICE_UNAVAILABLE),
+        ("GET regions?offset=600", StatusCode::OK),
+    ] {
+        let before = sent.load(Ordering::Relaxed);
+        let (status, answer) = house.ours(list, None).await;
+        assert_eq!(status, wanted, "{list}: {answer}");
+        costs.push(sent.load(Ordering::Relaxed) - before);
+    }
+    // An empty list takes a cursor and one look at it, and is counted as well.
+    assert_eq!(costs[0] + 2, costs[1]);
+}
+
+/// How long a transaction may wait for the program, in milliseconds.
+async fn patience(tx: Tx) -> u64 {
+    let name = "idle_in_transaction_session_timeout";
+    let setting = tx.setting(name).await.expect("an answer");
+    tx.commit().await.expect("committed");
+    let setting = setting.expect("a setting of Postgres");
+    setting.parse().expect("a number")
+}
+
+#[tokio::test]
+async fn a_client_of_a_long_list_may_pause_until_it_is_hung_up_on() {
+    let house = House::new().await;
+    let snapshot = house.store.snapshot(house.ours).await;
+    let told = patience(snapshot.expect("a snapshot")).await;
+    assert!(told > 120_000, "{told}");
+    // Whoever writes would hold up others: the longer limit ends with the snapshot.
+    let usual = house.store.tenant(house.ours).await;
+    assert_eq!(patience(usual.expect("a transaction")).await, 10_000);
 }
 
 #[tokio::test]

@@ -94,6 +94,48 @@ async fn only_those_are_listed_that_are_open_at_an_instant() {
     assert_eq!(house.ok(&repeated, None).await["totalElements"], 0);
 }
 
+/// What is open, and what is above a site, is found out for each page anew.
+#[tokio::test]
+async fn pages_of_open_schedules_go_on_when_some_came_and_went() {
+    let house = House::new().await;
+    let things = house.furnish().await;
+    let night = |name: &str| {
+        let mut more = nightly(&things.site);
+        more["name"] = json!(name);
+        Some(more)
+    };
+    house.ok("POST schedules/repeated", night("night 1")).await;
+    let list = format!(
+        "GET schedules/repeated?unixEpoch={}&siteId={}&orderBy=name&pageSize=1",
+        house.seconds(46_800),
+        things.site,
+    );
+    let told = |page: &Value| {
+        let name = page["repeatedSchedules"][0]["name"].clone();
+        json!([name, page["totalElements"], page["hasNext"]])
+    };
+    let behind = |page: &Value| {
+        let token = page["nextPageToken"].as_str().expect("a token");
+        format!("{list}&pageToken={token}")
+    };
+    let first = house.ok(&list, None).await;
+    assert_eq!(told(&first), json!(["every night", 2, true]));
+
+    let gone = format!("DELETE schedules/repeated/{}", things.repeated);
+    house.ok(&gone, None).await;
+    house.ok("POST schedules/repeated", night("night 2")).await;
+    let inner = json!({"name": "swabia", "parentId": things.region});
+    let inner = house.ok("POST regions", Some(inner)).await["resourceId"].clone();
+    let moved = Some(json!({"regionId": inner}));
+    let site = format!("PATCH sites/{}", things.site);
+    house.ok(&site, moved).await;
+
+    let second = house.ok(&behind(&first), None).await;
+    assert_eq!(told(&second), json!(["night 1", 2, true]));
+    let third = house.ok(&behind(&second), None).await;
+    assert_eq!(told(&third), json!(["night 2", 2, false]));
+}
+
 #[tokio::test]
 async fn schedules_are_filtered_and_ordered() {
     let house = House::new().await;

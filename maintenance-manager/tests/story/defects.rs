@@ -182,6 +182,7 @@ async fn m17_what_was_scheduled_is_in_the_next_answer_of_every_replica() {
     let all = Listing {
         resource: Resource::SingleSchedule,
         filter: None,
+        within: None,
         order: Vec::new(),
     };
     let all = listing::page(&tx, &all, &listing::From::Offset(0), 100).await;

@@ -380,6 +380,7 @@ impl House {
         let mine = Listing {
             resource: Resource::Run,
             filter: Some(filter::parse(Resource::Run, &mine).expect("a filter")),
+            within: None,
             order: filter::parse_order(Resource::Run, "startTime desc").expect("an order"),
         };
         let chosen = listing::page(&tx, &mine, &listing::From::Offset(0), 10_000).await;

@@ -29,6 +29,7 @@ pub async fn summary(tx: &Tx, filter: Option<&Filter>) -> Result<HostSummary, St
     let listing = Listing {
         resource: Resource::Host,
         filter: filter.cloned(),
+        within: None,
         order: Vec::new(),
     };
     // Its first value is the project.

@@ -48,6 +48,11 @@ impl Draft {
         }
     }
 
+    /// The values of the parameters so far.
+    pub fn values(&self) -> &[Value] {
+        &self.values
+    }
+
     /// The values of all parameters.
     pub fn into_values(self) -> Vec<Value> {
         self.values

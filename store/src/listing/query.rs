@@ -21,6 +21,8 @@ pub struct Query {
     values: Vec<Value>,
     id: String,
     order: Order,
+    /// What tells this list from others: what is asked for and how it is ordered.
+    mark: String,
 }
 
 /// Where a resource stands in a list.
@@ -41,9 +43,15 @@ impl Query {
             let written = condition::written(&mut draft, &mut level, filter)?;
             condition = format!("{condition} AND {written}");
         }
+        let asked = format!("{} {condition} {:?}", rows(&mut level), draft.values());
+        if let Some(filter) = &listing.within {
+            let written = condition::written(&mut draft, &mut level, filter)?;
+            condition = format!("{condition} AND {written}");
+        }
         let whole = rows(&mut level);
         let id = level.put(level.table.id);
         let order = Order::new(&mut level, &listing.order)?;
+        let mark = mark(&format!("{asked} {}", order.clause()));
         Ok(Self {
             rows: rows(&mut level),
             whole,
@@ -51,6 +59,7 @@ impl Query {
             values: draft.into_values(),
             id,
             order,
+            mark,
         })
     }
 
@@ -131,7 +140,7 @@ impl Query {
 
     /// The values of a place that a key names, if the key is of this list.
     pub fn place_of(&self, key: &Key) -> Option<Vec<Value>> {
-        self.order.values(key.values(&self.mark())?)
+        self.order.values(key.values(&self.mark)?)
     }
 
     /// Behind which place and how many a page begins; none if its key is of another list.
@@ -144,18 +153,7 @@ impl Query {
 
     /// The key of a place.
     pub fn key_of(&self, place: &Place) -> Key {
-        Key::new(&self.mark(), &place.ordered_by)
-    }
-
-    /// What tells this list from others: what it has and how it is ordered.
-    fn mark(&self) -> String {
-        mark(&format!(
-            "{} {} {:?} {}",
-            self.whole,
-            self.condition,
-            self.values,
-            self.order.clause()
-        ))
+        Key::new(&self.mark, &place.ordered_by)
     }
 }
 

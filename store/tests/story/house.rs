@@ -184,6 +184,7 @@ pub fn list(resource: Resource, filter: &str, order: &str) -> Listing {
     Listing {
         resource,
         filter: (!filter.is_empty()).then(|| read(filter)),
+        within: None,
         order: filter::parse_order(resource, order).expect(order),
     }
 }

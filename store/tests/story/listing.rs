@@ -83,6 +83,7 @@ async fn ask(tx: &Tx, resource: Resource, questions: Vec<Filter>) {
         let listing = Listing {
             resource,
             filter: Some(Filter::Any(all)),
+            within: None,
             order: Vec::new(),
         };
         let answer = listing::count(tx, &listing).await;
@@ -119,6 +120,7 @@ async fn every_field_orders_up_and_down() {
                 let listing = Listing {
                     resource: *resource,
                     filter: None,
+                    within: None,
                     order: vec![OrderKey { field, descending }],
                 };
                 let chosen = listing::page(&tx, &listing, &listing::From::Offset(0), 10).await;
@@ -172,6 +174,8 @@ const CORPUS: &[(Resource, &str)] = &[
         r#"metadata = '{"key":"city","value":"ulm"}'"#,
     ),
     (Resource::Run, r#"instance.resourceId="inst-00000000""#),
+    (Resource::Instance, "runtimePackages=''"),
+    (Resource::Policy, "updateSources='deb'"),
     (
         Resource::Instance,
         r#"has(localaccount) AND localaccount.resourceId="localaccount-00000000""#,
@@ -246,6 +250,33 @@ async fn a_key_is_for_its_own_list() {
 }
 
 #[tokio::test]
+async fn a_key_does_not_know_what_its_list_is_within() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    for n in 0..4 {
+        region(&store, tenant, &format!("region {n}"), None).await;
+    }
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let some = |within: &str| Listing {
+        within: list(Resource::Region, within, "").filter,
+        ..list(Resource::Region, "name = 'region'", "name")
+    };
+    let start = listing::From::Offset(0);
+    let before = some("name == 'region 0' OR name == 'region 1'");
+    let first = listing::page(&tx, &before, &start, 1).await;
+    let first = first.expect("a page");
+    assert_eq!((first.ids.len(), first.total), (1, 2));
+    let key = first.next.expect("there is more");
+
+    let after = some("NOT name == 'region 0'");
+    assert!(listing::is_of(&tx, &after, &key).expect("an answer"));
+    let next = listing::page(&tx, &after, &listing::From::After(key), 10).await;
+    let next = next.expect("a page");
+    assert_eq!((next.ids.len(), next.total), (3, 3));
+    assert!(!next.ids.contains(&first.ids[0]));
+}
+
+#[tokio::test]
 async fn a_snapshot_sees_what_was_there_and_changes_nothing() {
     let store = fresh_store().await;
     let tenant = project(&store, "ours").await;
@@ -301,20 +332,19 @@ async fn what_is_named_exactly_is_not_looked_for_everywhere() {
             .expect("a plan");
         assert!(!plan.contains("Seq Scan on hosts"), "{filter}: {plan}");
     }
-    // By id, from the beginning and from a key: an index gives the order.
-    let all = list(Resource::Host, "", "");
-    let first = listing::page(&tx, &all, &start, 100).await.expect("a page");
-    let key = listing::From::After(first.next.expect("there is more"));
-    for from in [&start, &key] {
-        let plan = listing::plan(&tx, &all, from, 100).await.expect("a plan");
-        assert!(
-            plan.contains("hosts_order") && !plan.contains("Sort"),
-            "{plan}"
-        );
+    // By id and by name, from the beginning and from a key: an index gives the order.
+    for (order, index) in [("", "hosts_order"), ("name", "hosts_by_letter")] {
+        let all = list(Resource::Host, "", order);
+        let first = listing::page(&tx, &all, &start, 100).await.expect("a page");
+        let key = listing::From::After(first.next.expect("there is more"));
+        for from in [&start, &key] {
+            let plan = listing::plan(&tx, &all, from, 100).await.expect("a plan");
+            assert!(plan.contains(index) && !plan.contains("Sort"), "{plan}");
+        }
+        // And from a key it begins where that is.
+        let plan = listing::plan(&tx, &all, &key, 100).await.expect("a plan");
+        let mut lines = plan.lines();
+        let begins = lines.any(|line| line.contains("Index Cond") && line.contains("ROW("));
+        assert!(begins, "{plan}");
     }
-    // And from a key it begins where that is.
-    let plan = listing::plan(&tx, &all, &key, 100).await.expect("a plan");
-    let mut lines = plan.lines();
-    let begins = lines.any(|line| line.contains("Index Cond") && line.contains("ROW("));
-    assert!(begins, "{plan}");
 }

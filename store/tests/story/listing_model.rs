@@ -262,6 +262,7 @@ pub fn policy(policy: &UpdatePolicy) -> Thing {
         Wish::Target(target) => ("target", Some(target)),
     };
     let packages = target.map(|target| WantedPackage::list_text(&target.packages));
+    let sources = target.map(|target| target.sources.join("|"));
     let kernel = target.map_or("", |target| target.kernel_command.as_str());
     let cells = [
         ("resource_id", policy.id.to_string().into()),
@@ -269,6 +270,7 @@ pub fn policy(policy: &UpdatePolicy) -> Thing {
         ("description", spec.description.as_str().into()),
         ("update_policy", word(mode)),
         ("update_packages", packages.unwrap_or_default().into()),
+        ("update_sources", sources.unwrap_or_default().into()),
         ("update_kernel_command", kernel.into()),
         ("allow_downgrade", Cell::Truth(spec.allow_downgrade)),
         ("offline_days", spec.offline_days.into()),

@@ -239,6 +239,7 @@ async fn the_database_finds_what_a_walk_over_everything_finds() {
             let listing = Listing {
                 resource: *resource,
                 filter: Some(filter),
+                within: None,
                 order: Vec::new(),
             };
             let (found, total) = whole(&tx, &listing).await;
@@ -274,6 +275,7 @@ async fn every_condition_on_every_field_means_the_same_with_and_without_a_databa
             let listing = Listing {
                 resource: *resource,
                 filter: Some(filter),
+                within: None,
                 order: Vec::new(),
             };
             let found = listing::count(&tx, &listing).await;
@@ -299,6 +301,7 @@ async fn a_list_is_the_same_by_pages_by_keys_and_by_a_cursor() {
             let listing = Listing {
                 resource: *resource,
                 filter: is_filtered.then_some(filter),
+                within: None,
                 order,
             };
             let wanted = model.list(*resource, listing.filter.as_ref(), &listing.order);

@@ -305,7 +305,8 @@ async fn catalogue(tx: &Tx) -> Vec<OsProfile> {
 
 async fn wishes(tx: &Tx, oses: &[OsProfile]) -> Vec<UpdatePolicy> {
     let image = Wish::target(Some(oses[1].id), "", &[], "").expect("a wish");
-    let packages = Wish::target(None, "curl\njq", &[], "quiet").expect("a wish");
+    let sources = ["deb http://a_b ./", "deb http://c_d ./"].map(String::from);
+    let packages = Wish::target(None, "curl\njq", &sources, "quiet").expect("a wish");
     let mut made = Vec::new();
     for (n, wish) in [Wish::Latest, image, packages].into_iter().enumerate() {
         let spec = PolicySpec {

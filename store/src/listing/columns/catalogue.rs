@@ -41,6 +41,7 @@ pub const POLICY: Table = rows_of(
         Column::new("description", "@.description").long(),
         Column::new("update_policy", "@.mode"),
         Column::new("update_packages", "@.packages").long(),
+        Column::new("update_sources", "array_to_string(@.sources, '|')").long(),
         Column::new("update_kernel_command", "@.kernel_command").long(),
         Column::new("allow_downgrade", "@.allow_downgrade"),
         Column::new("offline_days", "@.offline_days"),

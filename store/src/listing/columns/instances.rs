@@ -34,6 +34,8 @@ const COLUMNS: &[Column] = &[
     Column::unspecified("trusted_attestation_status_indicator"),
     Column::never("trusted_attestation_status_timestamp"),
     Column::empty("existing_cves"),
+    // As with the ancestor: only an instance that is read by itself shows its packages.
+    Column::empty("runtime_packages"),
     Column::new("os_update_available", "@x.os_update_available").long(),
     Column::CREATED_AT,
     Column::UPDATED_AT,
