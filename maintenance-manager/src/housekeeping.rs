@@ -1,12 +1,14 @@
 //! What is thrown away now and then: runs whose time is over, contents that nobody refers to, slots that nobody holds,
-//! versions of packages that no node tells of any more, tokens of nodes that have expired.
+//! versions of packages that no node tells of any more, tokens of nodes that have expired, tallies that are added up.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_kit::clock::Clock;
-use evenkeel_store::{Store, StoreError, brake, contents, node_tokens, runs, versions};
+use evenkeel_store::{Store, StoreError, brake, contents, node_tokens, runs, tallies, versions};
 use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
 use tokio_cron_scheduler::{Job, JobScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +20,9 @@ const BATCH: u32 = 1_000;
 
 /// How long after its end a token is remembered: clocks differ.
 const AFTERWARDS: TimeDelta = TimeDelta::hours(1);
+
+/// How often tallies are added up besides: every list without a filter reads all of them.
+const ADDED_UP_EVERY: Duration = Duration::from_mins(1);
 
 /// A pass takes no input: what it does follows from the database alone. Rows that another replica is removing are
 /// skipped, so passes on several replicas do no harm.
@@ -43,6 +48,8 @@ pub struct Swept {
     pub versions: u64,
     /// Tokens of nodes.
     pub tokens: u64,
+    /// Tallies that their sum took the place of.
+    pub tallies: u64,
 }
 
 /// The calendar cannot be kept.
@@ -82,9 +89,15 @@ impl Housekeeping {
         });
         calendar.add(job?).await?;
         calendar.start().await?;
+        let mut minutes = tokio::time::interval(ADDED_UP_EVERY);
+        minutes.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = stopping.cancelled() => break,
+                _ = minutes.tick() => {
+                    self.outage.note_pass("tallies", &self.add_up().await);
+                    continue;
+                }
                 Some(()) = strikes.recv() => {}
             }
             // A failed pass is not a failed process: the next one is the retry.
@@ -99,6 +112,7 @@ impl Housekeeping {
                     slots = swept.slots,
                     versions = swept.versions,
                     tokens = swept.tokens,
+                    tallies = swept.tallies,
                     "threw away what is not needed any more"
                 );
             }
@@ -124,6 +138,7 @@ impl Housekeeping {
             swept.slots += batch.slots;
             swept.versions += batch.versions;
             swept.tokens += batch.tokens;
+            swept.tallies += batch.tallies;
             if batch == Swept::default() {
                 break;
             }
@@ -135,7 +150,7 @@ impl Housekeeping {
             ("versions", swept.versions),
             ("tokens", swept.tokens),
         ] {
-            metrics::counter!("evenkeel_swept_total", "what" => what).increment(count);
+            note(what, count);
         }
         Ok(swept)
     }
@@ -160,6 +175,21 @@ impl Housekeeping {
             slots,
             versions,
             tokens,
+            tallies: self.add_up().await?,
         })
     }
+
+    /// Adds up tallies. Says how many.
+    async fn add_up(&self) -> Result<u64, StoreError> {
+        let tx = self.store.fleet().await?;
+        let tallies = tallies::fold(&tx).await?;
+        tx.commit().await?;
+        note("tallies", tallies);
+        Ok(tallies)
+    }
+}
+
+/// Notes how much of something was thrown away.
+fn note(what: &'static str, count: u64) {
+    metrics::counter!("evenkeel_swept_total", "what" => what).increment(count);
 }

@@ -30,6 +30,7 @@ const STEPS: &[Step] = &[
     step!("20261122_000017_day_zero"),
     step!("20261122_000018_node_tokens"),
     step!("20261122_000019_names_in_order"),
+    step!("20261123_000020_long_lists"),
 ];
 
 impl MigratorTrait for Migrator {

@@ -41,6 +41,7 @@ pub mod runs;
 pub mod schedules;
 pub mod settings;
 pub mod sites;
+pub mod tallies;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod versions;

@@ -57,7 +57,7 @@ pub struct Chosen {
     pub next: Option<Key>,
 }
 
-/// A page of a list, with the length of the whole: in a snapshot the two agree.
+/// A page of a list, with the length of the whole. It is right in a snapshot, where the two agree.
 ///
 /// # Errors
 /// The key is of another list, or the database cannot be reached.
@@ -68,19 +68,12 @@ pub async fn page(
     limit: u64,
 ) -> Result<Chosen, StoreError> {
     let query = Query::new(tx, listing)?;
-    let (after, offset) = query.start(from).ok_or_else(foreign)?;
-    let total = query.count(tx).await?;
-    let mut places = query
-        .places(tx, after, offset, limit.saturating_add(1))
-        .await?;
-    let is_last = u64::try_from(places.len()).is_ok_and(|found| found <= limit);
-    if !is_last {
-        places.pop();
-    }
-    let next = places.last().filter(|_| !is_last);
+    let start = query.start(from).ok_or_else(foreign)?;
+    let page = query.page(tx, start, limit).await?;
+    let next = page.places.last().filter(|_| !page.is_last);
     Ok(Chosen {
-        ids: places.iter().map(|place| place.id).collect(),
-        total,
+        ids: page.places.iter().map(|place| place.id).collect(),
+        total: page.total,
         next: next.map(|place| query.key_of(place)),
     })
 }
@@ -98,7 +91,7 @@ fn foreign() -> StoreError {
     Conflict::Rule { rule }.into()
 }
 
-/// How the database would read a page, for a test.
+/// How the database would read a page forwards, for a test.
 ///
 /// # Errors
 /// The key is of another list, or the database cannot be reached.
@@ -110,8 +103,8 @@ pub async fn plan(
     limit: u64,
 ) -> Result<String, StoreError> {
     let query = Query::new(tx, listing)?;
-    let (after, offset) = query.start(from).ok_or_else(foreign)?;
-    let (sql, values) = query.page(after, offset, limit);
+    let start = query.start(from).ok_or_else(foreign)?;
+    let (sql, values) = query.statement(start, limit);
     let rows = crate::tx::all(tx.conn(), format!("EXPLAIN {sql}"), values).await?;
     let lines: Result<Vec<String>, _> = rows.iter().map(|row| row.try_get_by_index(0)).collect();
     Ok(lines?.join("\n"))

@@ -42,19 +42,25 @@ pub async fn answer(
         offset: offset.into(),
         text: Text::default(),
     };
-    if left <= u64::from(telling.piece) {
-        return Ok(json(telling.all(&end).await?));
-    }
-    // Before anything is read: whoever is sent away must not need memory for a piece.
-    let permit = Arc::clone(&app.streams).try_acquire_owned();
-    let permit = permit.map_err(|_| {
-        Problem::crowded(
-            "too many long lists are being told; try again in a moment, or give pageSize",
-        )
-    })?;
+    let piece = telling.piece;
+    // Before anything is read: whoever is sent away must not need memory for a piece. What fits into one needs no leave:
+    // one more is asked for, to see that it ends there.
+    let (permit, room) = if left <= piece.into() {
+        (None, piece.saturating_add(1))
+    } else {
+        (Some(admit(app)?), piece)
+    };
     // What cannot be told at all is told with a status.
     telling.begin_next().await?;
-    let first = telling.next().await?;
+    let first = telling.next(room).await?;
+    if telling.open.is_none() {
+        return Ok(json([first, telling.finish(&end).await?].concat()));
+    }
+    // A list that is longer than its total says needs leave after all.
+    let permit = match permit {
+        Some(permit) => permit,
+        None => admit(app)?,
+    };
     let rest = Rest {
         telling,
         end,
@@ -64,6 +70,16 @@ pub async fn answer(
     let first = stream::once(future::ready(Ok(Bytes::from(first))));
     let rest = stream::try_unfold(Some(rest), Rest::next);
     Ok(json(Body::from_stream(first.chain(rest))))
+}
+
+/// Leave to tell a long list.
+fn admit(app: &App) -> Result<OwnedSemaphorePermit, Problem> {
+    let permit = Arc::clone(&app.streams).try_acquire_owned();
+    permit.map_err(|_| {
+        Problem::crowded(
+            "too many long lists are being told; try again in a moment, or give pageSize",
+        )
+    })
 }
 
 /// Lists that are being told one after the other, all as they were at one instant.
@@ -93,9 +109,8 @@ impl Telling {
         Ok(())
     }
 
-    /// The next piece of the text.
-    async fn next(&mut self) -> Result<Vec<u8>, Problem> {
-        let mut room = self.piece;
+    /// The next piece of the text, of so many at most.
+    async fn next(&mut self, mut room: u32) -> Result<Vec<u8>, Problem> {
         while let Some((part, cursor)) = &mut self.open
             && room > 0
         {
@@ -113,17 +128,6 @@ impl Telling {
             room = left;
         }
         Ok(self.text.take())
-    }
-
-    /// All of the text, of lists that fit into one piece.
-    async fn all(mut self, end: &End) -> Result<Vec<u8>, Problem> {
-        self.begin_next().await?;
-        let mut text = Vec::new();
-        while self.open.is_some() {
-            text.append(&mut self.next().await?);
-        }
-        text.append(&mut self.finish(end).await?);
-        Ok(text)
     }
 
     /// The end of the text, when every list is told.
@@ -149,7 +153,7 @@ impl Rest {
             return Ok(None);
         };
         let request_id = this.request_id.clone();
-        let told = match this.telling.next().await {
+        let told = match this.telling.next(this.telling.piece).await {
             Ok(piece) if this.telling.open.is_some() => Ok((piece, Some(this))),
             Ok(piece) => {
                 let last = this.telling.finish(&this.end).await;

@@ -26,6 +26,8 @@ pub struct Table {
     pub id: &'static str,
     /// The labels: a JSON array of keys and values.
     pub labels: Option<&'static str>,
+    /// Its kind among the tallies, if its rows are tallied.
+    pub tally: Option<&'static str>,
     pub columns: &'static [Column],
     pub links: &'static [Link],
 }
@@ -51,6 +53,8 @@ pub struct Column {
     pub form: Form,
     /// Whether it may be null.
     pub is_nullable: bool,
+    /// Where the same text is kept in small letters.
+    pub folded: Option<&'static str>,
 }
 
 /// How a field is kept, if not as its kind says.
@@ -73,12 +77,21 @@ impl Column {
             sql,
             form: Form::Plain,
             is_nullable: false,
+            folded: None,
         }
     }
 
     const fn nullable(self) -> Self {
         Self {
             is_nullable: true,
+            ..self
+        }
+    }
+
+    /// One whose text is kept in small letters as well.
+    const fn folded(self, sql: &'static str) -> Self {
+        Self {
+            folded: Some(sql),
             ..self
         }
     }
@@ -186,6 +199,7 @@ const fn rows_of(rows: &'static str, columns: &'static [Column], links: &'static
         tenant: "@.tenant_id = $1",
         id: "@.id",
         labels: None,
+        tally: None,
         columns,
         links,
     }

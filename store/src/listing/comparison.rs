@@ -83,7 +83,7 @@ pub fn id(draft: &mut Draft, prefix: &str, bits: &str, condition: &Condition) ->
             if !may_be_in(pattern, &letters) {
                 return never();
             }
-            let pattern = draft.bind_text(&like(pattern));
+            let pattern = draft.bind_pattern(&like(pattern));
             let shown = format!("'{prefix}-' || lpad(to_hex({bits}), 8, '0')");
             perhaps_null(format!("({shown}) ILIKE {pattern}"))
         }
@@ -133,11 +133,20 @@ pub fn text(draft: &mut Draft, sql: &str, condition: &Condition) -> Holds {
             perhaps_null(format!("({sql} <> '' AND {sql} <> {other})"))
         }
         Condition::Contains(pattern) => {
-            let pattern = draft.bind_text(&like(pattern));
+            let pattern = draft.bind_pattern(&like(pattern));
             perhaps_null(format!("({sql}) ILIKE {pattern}"))
         }
         _ => never(),
     }
+}
+
+/// A text has a pattern; `folded` is the same text as it is kept in small letters. `ILIKE` makes both of its sides small by
+/// `lower` before it compares them, so the same is found.
+pub fn part_of_folded(draft: &mut Draft, sql: &str, folded: &str, pattern: &Pattern) -> Holds {
+    let pattern = draft.bind_pattern(&like(pattern));
+    let condition = format!("{folded} LIKE lower({pattern})");
+    draft.note_folded(&condition, format!("({sql}) ILIKE {pattern}"));
+    perhaps_null(condition)
 }
 
 /// A value of an enumeration is as wanted.

@@ -7,7 +7,8 @@ use evenkeel_domain::filter::{Condition, Edge, Field, FieldKind, Filter, LabelCo
 
 use super::columns::{self, Column, Form, Link, Table};
 use super::comparison::{
-    Holds, certain, id, label, number, one_of, text, time, truth, uuid, whole, whole_pattern, word,
+    Holds, certain, id, label, number, one_of, part_of_folded, text, time, truth, uuid, whole,
+    whole_pattern, word,
 };
 use super::draft::{Draft, Level, unknown};
 use crate::error::StoreError;
@@ -220,7 +221,12 @@ fn of_column(
     match (field.kind, column.form) {
         (FieldKind::Id(prefix), Form::Bits) => id(draft, prefix, &sql, condition),
         (FieldKind::Id(_) | FieldKind::Text, Form::Uuid) => uuid(draft, &sql, condition),
-        (FieldKind::Id(_) | FieldKind::Text, _) => text(draft, &sql, condition),
+        (FieldKind::Id(_) | FieldKind::Text, _) => match (column.folded, condition) {
+            (Some(folded), Condition::Contains(pattern)) => {
+                part_of_folded(draft, &sql, &level.put(folded), pattern)
+            }
+            _ => text(draft, &sql, condition),
+        },
         (FieldKind::Enumeration(_), _) => word(draft, &sql, condition),
         (FieldKind::Number, _) => number(draft, &sql, condition),
         (FieldKind::Truth, _) => truth(&sql, condition),
@@ -293,6 +299,35 @@ mod tests {
         assert_eq!(is(format!("uuid == '{}'", uuid.to_uppercase())), "FALSE");
         assert_eq!(is("uuid = '0123'".to_owned()), "(t0.uuid::text) ILIKE $2");
         assert_eq!(is("uuid = 'edge'".to_owned()), "FALSE");
+    }
+
+    #[test]
+    fn a_part_of_a_name_is_looked_for_in_small_letters_where_they_are_kept() {
+        let folded = "t0.name_folded LIKE lower($2)";
+        for resource in [Resource::Host, Resource::Instance, Resource::Run] {
+            assert_eq!(sql(resource, "name = 'Edge'"), folded, "{resource:?}");
+        }
+        assert_eq!(sql(Resource::Site, "name = 'Edge'"), "(t0.name) ILIKE $2");
+        let over_an_edge = sql(Resource::Run, "instance.host.name = 'Edge'");
+        assert!(
+            over_an_edge.contains("AND t2.name_folded LIKE lower($2)"),
+            "{over_an_edge}"
+        );
+    }
+
+    #[test]
+    fn a_list_is_known_by_what_it_looks_for_and_not_by_where() {
+        let filter = "name = 'a' OR name = 'b' OR note = 'c'";
+        let filter = parse(Resource::Host, filter).expect("a filter");
+        let mut draft = Draft::new(Uuid::nil());
+        assert!(!draft.looks_into_texts());
+        let mut level = draft.level(Resource::Host);
+        let condition = written(&mut draft, &mut level, &filter).expect("a condition");
+        assert!(draft.looks_into_texts());
+        assert_eq!(
+            draft.unfolded(&condition),
+            "((t0.name) ILIKE $2 OR (t0.name) ILIKE $3 OR (t0.note) ILIKE $4)"
+        );
     }
 
     #[test]

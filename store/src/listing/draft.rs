@@ -13,6 +13,9 @@ use crate::error::StoreError;
 pub struct Draft {
     values: Vec<Value>,
     levels: usize,
+    looks_into_texts: bool,
+    /// What was written of texts that are kept in small letters, and what would stand there if they were not.
+    folded: Vec<(String, String)>,
 }
 
 impl Draft {
@@ -23,7 +26,12 @@ impl Draft {
 
     /// One that goes on where another one ended.
     pub const fn from_values(values: Vec<Value>) -> Self {
-        Self { values, levels: 0 }
+        Self {
+            values,
+            levels: 0,
+            looks_into_texts: false,
+            folded: Vec::new(),
+        }
     }
 
     /// A parameter with this value.
@@ -35,6 +43,29 @@ impl Draft {
     /// A parameter with this text, as a database can keep it.
     pub fn bind_text(&mut self, text: &str) -> String {
         self.bind(storable(text))
+    }
+
+    /// A parameter with a pattern. What has it is found by looking into all texts.
+    pub fn bind_pattern(&mut self, pattern: &str) -> String {
+        self.looks_into_texts = true;
+        self.bind_text(pattern)
+    }
+
+    /// Whether what is written so far looks for parts of texts.
+    pub const fn looks_into_texts(&self) -> bool {
+        self.looks_into_texts
+    }
+
+    /// Notes what was written of a text that is kept in small letters, and what would stand there if it were not.
+    pub fn note_folded(&mut self, folded: &str, plain: String) {
+        self.folded.push((folded.to_owned(), plain));
+    }
+
+    /// A text that was written, as if no text were kept in small letters: what lists are known by does not change with how
+    /// they are kept.
+    pub fn unfolded(&self, text: &str) -> String {
+        let plain = |text: String, (folded, plain): &(String, String)| text.replace(folded, plain);
+        self.folded.iter().fold(text.to_owned(), plain)
     }
 
     /// The table of a resource, under a name of its own.

@@ -66,13 +66,40 @@ impl Order {
         Ok(Self { terms })
     }
 
-    /// What to select, to know where a page ended.
+    /// What to select, to know where a page ended. Each has a [`name`].
     pub fn selected(&self) -> String {
-        let terms = self.terms.iter().map(|term| match term.kind {
-            Kind::Number => format!("({})::bigint", term.sql),
-            _ => term.sql.clone(),
+        let terms = self.terms.iter().enumerate().map(|(index, term)| {
+            let name = name(index);
+            match term.kind {
+                Kind::Number => format!("({})::bigint AS {name}", term.sql),
+                _ => format!("{} AS {name}", term.sql),
+            }
         });
         terms.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The same order of rows from which it was [`selected`](Self::selected) before.
+    pub fn of_selected(&self, rows: &str) -> Self {
+        let terms = self.terms.iter().enumerate().map(|(index, term)| Term {
+            sql: format!("{rows}.{}", name(index)),
+            kind: term.kind,
+            is_descending: term.is_descending,
+        });
+        Self {
+            terms: terms.collect(),
+        }
+    }
+
+    /// The same from the end to the beginning.
+    pub fn reversed(&self) -> Self {
+        let terms = self.terms.iter().map(|term| Term {
+            sql: term.sql.clone(),
+            kind: term.kind,
+            is_descending: !term.is_descending,
+        });
+        Self {
+            terms: terms.collect(),
+        }
     }
 
     /// What stands behind `ORDER BY`.
@@ -170,6 +197,11 @@ impl Order {
     }
 }
 
+/// What a term is called where it was selected.
+fn name(index: usize) -> String {
+    format!("by_{index}")
+}
+
 struct Step {
     sql: String,
     is_descending: bool,
@@ -260,6 +292,29 @@ mod tests {
             order.clause(),
             "(coalesce(t0x.bmc_kind, 'unspecified')) COLLATE \"C\", coalesce(t0x.memory_bytes, 0), \
              (coalesce(t0.serial, '')) COLLATE \"C\", (t0.id < 0), t0.id"
+        );
+    }
+
+    #[test]
+    fn an_order_is_the_same_on_what_was_selected() {
+        let (mut draft, order) = order("createdAt desc");
+        assert_eq!(order.selected(), "t0.created_at AS by_0, t0.id AS by_1");
+        let found = order.of_selected("found");
+        assert_eq!(
+            found.clause(),
+            "found.by_0 DESC, (found.by_1 < 0), found.by_1"
+        );
+        let values = order.values(&[json!(1_000_000), json!(7)]);
+        let behind = found.behind(&mut draft, values.expect("a place"));
+        assert!(behind.starts_with("(found.by_0 <= $2 AND "), "{behind}");
+    }
+
+    #[test]
+    fn from_the_end_everything_is_the_other_way_round() {
+        let (_, order) = order("createdAt desc");
+        assert_eq!(
+            order.reversed().clause(),
+            "t0.created_at, (t0.id < 0) DESC, t0.id DESC"
         );
     }
 

@@ -9,6 +9,7 @@ const fn parts(rows: &'static str, columns: &'static [Column], links: &'static [
         tenant: "@h.tenant_id = $1",
         id: "0::integer",
         labels: None,
+        tally: None,
         columns,
         links,
     }

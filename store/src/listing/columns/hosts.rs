@@ -5,12 +5,13 @@ use super::{Column, Link, Table, rows_of};
 pub const HOST: Table = Table {
     joined: " LEFT JOIN host_hardware @x ON @x.tenant_id = @.tenant_id AND @x.host_id = @.id",
     labels: Some("@.metadata"),
+    tally: Some("host"),
     ..rows_of("hosts @", COLUMNS, LINKS)
 };
 
 const COLUMNS: &[Column] = &[
     Column::ID,
-    Column::new("name", "@.name"),
+    Column::new("name", "@.name").folded("@.name_folded"),
     Column::new("desired_state", "@.desired_state"),
     Column::new("current_state", "@.current_state"),
     Column::new("note", "@.note").long(),

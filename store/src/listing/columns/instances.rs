@@ -4,13 +4,14 @@ use super::{Column, Link, Table, rows_of};
 
 pub const INSTANCE: Table = Table {
     joined: " JOIN node_states @x ON @x.tenant_id = @.tenant_id AND @x.instance_id = @.id",
+    tally: Some("instance"),
     ..rows_of("instances @", COLUMNS, LINKS)
 };
 
 const COLUMNS: &[Column] = &[
     Column::ID,
     Column::new("kind", "@.kind"),
-    Column::new("name", "@.name"),
+    Column::new("name", "@.name").folded("@.name_folded"),
     Column::new("desired_state", "@.desired_state"),
     Column::new("current_state", "@.current_state"),
     Column::new("security_feature", "@.security_feature"),

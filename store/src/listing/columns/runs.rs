@@ -2,30 +2,33 @@
 
 use super::{Column, Link, Table, rows_of};
 
-pub const RUN: Table = rows_of(
-    "update_runs @",
-    &[
-        Column::ID,
-        Column::new("name", "@.name"),
-        Column::new("description", "@.description").long(),
-        Column::new("status", STATUS),
-        Column::new("status_indicator", INDICATION),
-        Column::new("status_timestamp", "@.state_since"),
-        Column::new("start_time", "@.started_at"),
-        Column::new("end_time", "@.ended_at").nullable(),
-        Column::new("state", "@.state"),
-        Column::new("reason", REASON).long(),
-        Column::uuid("attempt", "@.attempt"),
-        Column::new("log", "@.log").long(),
-        Column::new("created_at", "@.started_at"),
-        Column::new("updated_at", "@.state_since"),
-    ],
-    &[
-        // The policy may be gone.
-        Link::new("applied_policy", "#.id = @.policy_id"),
-        Link::keyed("instance", "#.id = @.instance_id", "@.instance_id"),
-    ],
-);
+pub const RUN: Table = Table {
+    tally: Some("run"),
+    ..rows_of("update_runs @", COLUMNS, LINKS)
+};
+
+const COLUMNS: &[Column] = &[
+    Column::ID,
+    Column::new("name", "@.name").folded("@.name_folded"),
+    Column::new("description", "@.description").long(),
+    Column::new("status", STATUS),
+    Column::new("status_indicator", INDICATION),
+    Column::new("status_timestamp", "@.state_since"),
+    Column::new("start_time", "@.started_at"),
+    Column::new("end_time", "@.ended_at").nullable(),
+    Column::new("state", "@.state"),
+    Column::new("reason", REASON).long(),
+    Column::uuid("attempt", "@.attempt"),
+    Column::new("log", "@.log").long(),
+    Column::new("created_at", "@.started_at"),
+    Column::new("updated_at", "@.state_since"),
+];
+
+const LINKS: &[Link] = &[
+    // The policy may be gone.
+    Link::new("applied_policy", "#.id = @.policy_id"),
+    Link::keyed("instance", "#.id = @.instance_id", "@.instance_id"),
+];
 
 /// What `RunState::status` says of the state.
 const STATUS: &str = "CASE @.state WHEN 'downloading' THEN 'Downloading artifacts' \

@@ -29,11 +29,18 @@ pub async fn copy(
         .map(|difference| difference.to_string())
         .collect();
     let wanted = u64::try_from(differences.len()).unwrap_or(u64::MAX);
+    let columns = written(tx, name).await?;
+    let made: Vec<_> = columns
+        .iter()
+        .map(|written| format!("made.{written}"))
+        .collect();
     let sql = format!(
-        "INSERT INTO {name} SELECT made.* FROM {name} one \
+        "INSERT INTO {name} ({}) SELECT {} FROM {name} one \
          CROSS JOIN unnest($3::text[]) AS given (difference) \
          CROSS JOIN LATERAL jsonb_populate_record(one, given.difference::jsonb) AS made \
-         WHERE one.tenant_id = $1 AND one.{column} = $2"
+         WHERE one.tenant_id = $1 AND one.{column} = $2",
+        columns.join(", "),
+        made.join(", "),
     );
     let values = [
         tx.tenant().uuid().into(),
@@ -45,6 +52,15 @@ pub async fn copy(
         return Err(StoreError::NotFound { what: name });
     }
     Ok(())
+}
+
+/// The columns of a table that are written, and not made from others.
+async fn written(tx: &Tx, table: &str) -> Result<Vec<String>, StoreError> {
+    let sql = "SELECT quote_ident(attname) FROM pg_attribute \
+               WHERE attrelid = $1::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''";
+    let rows = all(tx.conn(), sql, [table.into()]).await?;
+    let name = |row: QueryResult| -> Result<String, StoreError> { Ok(row.try_get_by_index(0)?) };
+    rows.into_iter().map(name).collect()
 }
 
 /// So many numbers of a sequence.
