@@ -97,6 +97,6 @@ pub async fn list_metric_profiles(
 async fn nothing<T: Default>(app: &App, call: &Call, params: &Params) -> Answer<T> {
     params.number("pageSize", 1, 100)?;
     params.number("offset", 0, u32::MAX)?;
-    app.read(call).await?.commit().await?;
+    drop(app.read(call).await?);
     Ok(Json(T::default()))
 }

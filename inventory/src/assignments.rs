@@ -47,7 +47,6 @@ pub async fn list_assignments(
     let page = Page::of(&params)?;
     let tx = app.read(&call).await?;
     let all = assignments::all(&tx, app.clock.now()).await?;
-    tx.commit().await?;
     let few = page.of_all(all);
     Ok(Json(AssignmentList {
         assignments: few.items.iter().map(resource).collect(),
@@ -70,7 +69,6 @@ pub async fn get_assignment(
     let tx = app.read(&call).await?;
     let scope = scope(&path)?;
     let found = assignments::find(&tx, scope, app.clock.now()).await?;
-    tx.commit().await?;
     Ok(Json(resource(&found)))
 }
 

@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use evenkeel_auth::Caller;
 use evenkeel_domain::id::BadId;
 use evenkeel_domain::tenant::{ProjectName, TenantId};
-use evenkeel_store::{Actor, FleetTx, StoreError, Tx, projects};
+use evenkeel_store::{Actor, Entry, FleetTx, ProjectKey, StoreError, Tx};
 use uuid::Uuid;
 
 use crate::layers::RequestId;
@@ -76,9 +76,6 @@ fn text(headers: &HeaderMap, name: &str) -> Option<String> {
     headers.get(name)?.to_str().ok().map(str::to_owned)
 }
 
-/// Whether somebody may do something in a project.
-type May = fn(&Caller, Uuid) -> bool;
-
 impl Inventory {
     /// Who asks.
     pub(crate) fn caller(&self, call: &Call) -> Result<Arc<Caller>, Problem> {
@@ -88,14 +85,14 @@ impl Inventory {
 
     /// Opens a transaction for reading what is in the project.
     pub(crate) async fn read(&self, call: &Call) -> Result<Tx, Problem> {
-        let (_, tenant) = self.enter(call, Caller::may_read).await?;
-        Ok(self.store.tenant(tenant).await?)
+        let caller = self.caller(call)?;
+        self.enter(call, &caller, &Entry::Read).await
     }
 
     /// Opens a transaction for reading what is in the project, all of it as it is at one instant.
     pub(crate) async fn snapshot(&self, call: &Call) -> Result<Tx, Problem> {
-        let (_, tenant) = self.enter(call, Caller::may_read).await?;
-        Ok(self.store.snapshot(tenant).await?)
+        let caller = self.caller(call)?;
+        self.enter(call, &caller, &Entry::Snapshot).await
     }
 
     /// Opens a transaction for changing what is in the project.
@@ -105,8 +102,9 @@ impl Inventory {
 
     /// Opens a transaction for changing what is in the project, and says who does so.
     pub(crate) async fn write_by_name(&self, call: &Call) -> Result<(Tx, String), Problem> {
-        let (caller, tenant) = self.enter(call, Caller::may_write).await?;
-        let tx = self.store.tenant_as(tenant, &actor(&caller, call)).await?;
+        let caller = self.caller(call)?;
+        let how = Entry::Write(actor(&caller, call));
+        let tx = self.enter(call, &caller, &how).await?;
         Ok((tx, caller.subject.clone()))
     }
 
@@ -121,32 +119,28 @@ impl Inventory {
         Ok(self.store.fleet_as(&actor(&caller, call)).await?)
     }
 
-    async fn enter(&self, call: &Call, may: May) -> Result<(Arc<Caller>, TenantId), Problem> {
-        let caller = self.caller(call)?;
-        let fleet = self.store.fleet().await?;
-        let found = match &call.place {
-            Place::Named(name) => match project_name_of_path(name) {
-                Ok(name) => projects::find_by_name(&fleet, name.as_str()).await,
-                Err(error) => Err(error),
-            },
-            Place::Active(Some(id)) => projects::find(&fleet, TenantId::new(*id)).await,
+    /// Opens a transaction in the project of a call, if there is one and the caller may do there what it is opened for.
+    async fn enter(&self, call: &Call, caller: &Caller, how: &Entry) -> Result<Tx, Problem> {
+        let project = match &call.place {
+            Place::Named(name) => project_name_of_path(name).ok().map(ProjectKey::Named),
+            Place::Active(Some(id)) => Some(ProjectKey::Id(TenantId::new(*id))),
             Place::Active(None) => {
                 let message = "the header ActiveProjectID must hold the UUID of a project";
                 return Err(Problem::unauthenticated(message));
             }
         };
-        // Whether a project exists is nobody's business who may not enter it.
-        let tenant = match found {
-            Ok(project) if may(&caller, project.id.uuid()) => project.id,
-            Ok(_) | Err(StoreError::NotFound { .. }) => {
-                return Err(Problem::forbidden(
-                    "no such project, or no role in it for this",
-                ));
-            }
-            Err(error) => return Err(error.into()),
+        let entered = match &project {
+            Some(project) => self.store.enter(project, how).await?,
+            None => None,
         };
-        fleet.commit().await?;
-        Ok((caller, tenant))
+        let may = |tenant: TenantId| match how {
+            Entry::Read | Entry::Snapshot => caller.may_read(tenant.uuid()),
+            Entry::Write(_) => caller.may_write(tenant.uuid()),
+        };
+        // Whether a project exists is nobody's business who may not enter it.
+        entered
+            .filter(|tx| may(tx.tenant()))
+            .ok_or_else(|| Problem::forbidden("no such project, or no role in it for this"))
     }
 }
 

@@ -84,7 +84,6 @@ pub async fn get_custom_config(
     let tx = app.read(&call).await?;
     let id: CustomConfigId = id_of_path(WHAT, &path.resource_id)?;
     let config = custom_configs::find(&tx, id).await?;
-    tx.commit().await?;
     Ok(Json(resource(&config)))
 }
 

@@ -15,7 +15,8 @@ use evenkeel_domain::package::WantedPackage;
 use evenkeel_domain::policy::{PackageRules, PolicySpec, Wish};
 use evenkeel_domain::window::{Opener, Window};
 use evenkeel_store::decisions::{Reading, World, world};
-use evenkeel_store::{contacts, hosts, instances, nodes};
+use evenkeel_store::runs::WholeRun;
+use evenkeel_store::{contacts, instances, nodes};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -39,8 +40,7 @@ pub async fn get_decision(
     let tx = app.read(&call).await?;
     let id: InstanceId = id_of_path(instance::WHAT, &path.resource_id)?;
     let now = app.clock.now();
-    let instance = instances::find(&tx, id).await?;
-    let host = hosts::find(&tx, instance.host).await?;
+    let (instance, host) = instances::find_with_host(&tx, id).await?;
     let node = nodes::find(&tx, id).await?;
     let horizon = &app.settings.horizon;
     let world = world(&tx, &host, &node, horizon, Reading::Look(now)).await?;
@@ -55,9 +55,15 @@ pub async fn get_decision(
     };
     let run = match &world.run {
         None => None,
-        Some(run) => runs::resources(&tx, std::slice::from_ref(run)).await?.pop(),
+        Some(run) => {
+            let whole = WholeRun {
+                run: run.clone(),
+                instance: instance.clone(),
+                host_name: host.name.clone(),
+            };
+            runs::resources(&tx, &[whole]).await?.pop()
+        }
     };
-    tx.commit().await?;
     let mut decision = decision(id, &world, now);
     if let Some(waits) = waits(&node.waiting, &world, &decision.act) {
         decision.reason.text.push_str(&waits);

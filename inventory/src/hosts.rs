@@ -27,7 +27,9 @@ use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams, optional_id};
 use crate::{App, Inventory};
 
-pub use show::{resource, resources};
+use show::resources;
+
+pub use show::{brought, resource};
 
 const WHAT: &str = "host_resource";
 
@@ -61,8 +63,8 @@ impl Listed for Hosts {
         ids: &[u32],
     ) -> Result<Vec<HostResource>, Problem> {
         let wanted: Vec<_> = ids.iter().map(|bits| HostId::from_bits(*bits)).collect();
-        let found = hosts::find_many(tx, &wanted).await?;
-        resources(tx, in_order(ids, found, |host| host.id.bits())).await
+        let found = hosts::find_many_whole(tx, &wanted).await?;
+        resources(tx, in_order(ids, found, |whole| whole.host.id.bits())).await
     }
 }
 
@@ -83,8 +85,8 @@ pub async fn create_host(
     let now = app.clock.now();
     tx.write_wanted().await?;
     let host = hosts::register(&tx, &made, now).await?;
-    let host = changed(&tx, host, wanted, now).await?;
-    let answer = one(&tx, host).await?;
+    apply(&tx, &host, wanted, now).await?;
+    let answer = one(&tx, host.id).await?;
     tx.commit().await?;
     Ok(answer)
 }
@@ -118,8 +120,8 @@ pub async fn register_host(
         tx.write_wanted().await?;
     }
     let host = hosts::register(&tx, &registration, now).await?;
-    let host = changed(&tx, host, wanted, now).await?;
-    let answer = one(&tx, host).await?;
+    apply(&tx, &host, wanted, now).await?;
+    let answer = one(&tx, host.id).await?;
     tx.commit().await?;
     Ok(answer)
 }
@@ -136,10 +138,7 @@ pub async fn get_host(
 ) -> Answer<HostResource> {
     let tx = app.read(&call).await?;
     let id: HostId = id_of_path(WHAT, &path.resource_id)?;
-    let host = hosts::find(&tx, id).await?;
-    let answer = one(&tx, host).await?;
-    tx.commit().await?;
-    Ok(answer)
+    one(&tx, id).await
 }
 
 /// Describe a host anew: its name, its site and its labels. What is left out is emptied.
@@ -160,8 +159,8 @@ pub async fn put_host(
     let id: HostId = id_of_path(WHAT, &path.resource_id)?;
     let wanted = wanted(body)?;
     let host = hosts::find(&tx, id).await?;
-    let host = changed(&tx, host, wanted, app.clock.now()).await?;
-    let answer = one(&tx, host).await?;
+    apply(&tx, &host, wanted, app.clock.now()).await?;
+    let answer = one(&tx, id).await?;
     tx.commit().await?;
     Ok(answer)
 }
@@ -185,8 +184,8 @@ pub async fn patch_host(
     let id: HostId = id_of_path(WHAT, &path.resource_id)?;
     let host = hosts::find(&tx, id).await?;
     let wanted = wanted(change.over(&input(&host), params.text("fieldMask"))?)?;
-    let host = changed(&tx, host, wanted, app.clock.now()).await?;
-    let answer = one(&tx, host).await?;
+    apply(&tx, &host, wanted, app.clock.now()).await?;
+    let answer = one(&tx, id).await?;
     tx.commit().await?;
     Ok(answer)
 }
@@ -237,20 +236,21 @@ fn input(host: &Host) -> HostInput {
     }
 }
 
-/// A host as it should be, if it is otherwise.
-async fn changed(tx: &Tx, host: Host, wanted: Wanted, now: Time) -> Result<Host, Problem> {
+/// Makes a host what it should be, if it is otherwise.
+async fn apply(tx: &Tx, host: &Host, wanted: Wanted, now: Time) -> Result<(), Problem> {
     let change = HostChange {
         name: (host.name != wanted.name).then_some(wanted.name),
         site: (host.site != wanted.site).then_some(wanted.site),
         metadata: (host.metadata != wanted.metadata).then_some(wanted.metadata),
     };
-    if change == HostChange::default() {
-        return Ok(host);
+    if change != HostChange::default() {
+        hosts::change(tx, host.id, &change, now).await?;
     }
-    Ok(hosts::change(tx, host.id, &change, now).await?)
+    Ok(())
 }
 
-async fn one(tx: &Tx, host: Host) -> Answer<HostResource> {
-    let mut found = resources(tx, vec![host]).await?;
+async fn one(tx: &Tx, id: HostId) -> Answer<HostResource> {
+    let whole = hosts::find_whole(tx, id).await?;
+    let mut found = resources(tx, vec![whole]).await?;
     found.pop().map(Json).ok_or_else(Problem::internal)
 }

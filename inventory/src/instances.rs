@@ -3,35 +3,27 @@
 mod change;
 mod shape;
 
-use std::collections::HashMap;
-use std::slice;
-
 use axum::extract::State;
 use axum::response::Response;
 use evenkeel_api::Empty;
-use evenkeel_api::host::HostResource;
 use evenkeel_api::instance::{InstanceInput, InstanceList, InstancePatch, InstanceResource};
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::host::Host;
-use evenkeel_domain::id::{HostId, InstanceId, LocalAccountId};
+use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::instance::Instance;
-use evenkeel_domain::local_account::LocalAccount;
-use evenkeel_store::decisions::{Reading, world};
 use evenkeel_store::listing::in_order;
-use evenkeel_store::{
-    StoreError, Tx, contents, custom_configs, hosts, instances, local_accounts, nodes,
-};
+use evenkeel_store::related::{self, Related, Wanted};
+use evenkeel_store::{Tx, contents, decisions, instances};
 
 use crate::call::{Call, id_of_path};
 use crate::extract::{Change, Json, Params, Path};
 use crate::listing::{self, ListParams, Listed};
-use crate::places::Places;
 use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams};
-use crate::{App, Inventory, effective};
+use crate::{App, Inventory, custom_configs, effective, hosts, local_accounts};
 
 pub use change::check_fit;
-pub use shape::{Related, resource, shallow};
+pub use shape::{resource, shallow};
 
 /// What the store calls it.
 pub const WHAT: &str = "instance_resource";
@@ -53,9 +45,17 @@ impl Listed for Instances {
         ids: &[u32],
     ) -> Result<Vec<InstanceResource>, Problem> {
         let wanted: Vec<_> = ids.iter().copied().map(InstanceId::from_bits).collect();
-        let found = instances::find_many(tx, &wanted).await?;
-        let found = in_order(ids, found, |instance| instance.id.bits());
-        Ok(resources(tx, &found).await?)
+        let found = instances::find_with_hosts(tx, &wanted).await?;
+        let found = in_order(ids, found, |(instance, _)| instance.id.bits());
+        let mut wanted = Wanted::default();
+        for (instance, host) in &found {
+            want(&mut wanted, instance, host);
+        }
+        let related = related::read(tx, &wanted).await?;
+        let shown = found
+            .iter()
+            .map(|(instance, host)| whole(instance, host, &related));
+        Ok(shown.collect())
     }
 }
 
@@ -87,7 +87,7 @@ pub async fn create_instance(
     let new = change::new_instance(&body)?;
     change::check_new(&tx, &new).await?;
     let instance = instances::create(&tx, &new, app.clock.now()).await?;
-    let answer = one(&app, &tx, instance).await?;
+    let answer = one(&tx, instance.id).await?;
     tx.commit().await?;
     Ok(answer)
 }
@@ -104,10 +104,7 @@ pub async fn get_instance(
 ) -> Answer<InstanceResource> {
     let tx = app.read(&call).await?;
     let id: InstanceId = id_of_path(WHAT, &path.resource_id)?;
-    let instance = instances::find(&tx, id).await?;
-    let answer = one(&app, &tx, instance).await?;
-    tx.commit().await?;
-    Ok(answer)
+    one(&tx, id).await
 }
 
 /// Describe an instance anew: its name, its kind and its policy. What is left out of these is emptied; what else is left
@@ -129,8 +126,8 @@ pub async fn put_instance(
     let id: InstanceId = id_of_path(WHAT, &path.resource_id)?;
     let instance = instances::lock(&tx, id).await?;
     let wanted = change::anew(&instance, body);
-    let instance = change::change(&tx, instance, &wanted, app.clock.now()).await?;
-    let answer = one(&app, &tx, instance).await?;
+    change::change(&tx, &instance, &wanted, app.clock.now()).await?;
+    let answer = one(&tx, id).await?;
     tx.commit().await?;
     Ok(answer)
 }
@@ -154,8 +151,8 @@ pub async fn patch_instance(
     let id: InstanceId = id_of_path(WHAT, &path.resource_id)?;
     let instance = instances::lock(&tx, id).await?;
     let wanted = asked.over(&change::input(&instance), params.text("fieldMask"))?;
-    let instance = change::change(&tx, instance, &wanted, app.clock.now()).await?;
-    let answer = one(&app, &tx, instance).await?;
+    change::change(&tx, &instance, &wanted, app.clock.now()).await?;
+    let answer = one(&tx, id).await?;
     tx.commit().await?;
     Ok(answer)
 }
@@ -195,84 +192,41 @@ pub async fn delete_instance(
 }
 
 /// An instance with all that is known of it: also with what is too much for a list.
-async fn one(app: &App, tx: &Tx, instance: Instance) -> Answer<InstanceResource> {
-    let host = hosts::find(tx, instance.host).await?;
-    let mut found = whole(tx, slice::from_ref(&instance), vec![host.clone()]).await?;
-    let found = found.pop().ok_or_else(Problem::internal)?;
-    let mut configs = match instance.custom_configs.as_slice() {
-        [] => Vec::new(),
-        ids => custom_configs::find_many(tx, ids).await?,
-    };
-    configs.sort_unstable_by_key(|config| config.id);
-    let node = nodes::find(tx, instance.id).await?;
-    let packages = match &node.packages_digest {
+async fn one(tx: &Tx, id: InstanceId) -> Answer<InstanceResource> {
+    let (instance, host) = instances::find_with_host(tx, id).await?;
+    let mut wanted = Wanted::default();
+    want(&mut wanted, &instance, &host);
+    wanted.custom_configs.extend(&instance.custom_configs);
+    let related = related::read(tx, &wanted).await?;
+    let packages = match &instance.summary.packages {
         None => None,
         Some(digest) => contents::get(tx, digest).await?,
     };
-    let now = Reading::Look(app.clock.now());
-    let world = world(tx, &host, &node, &app.settings.horizon, now).await?;
+    let applied = decisions::applied(tx, &host, &instance).await?;
+    let configs = instance.custom_configs.iter();
+    let configs = configs.filter_map(|id| related.custom_configs.get(id));
     Ok(Json(InstanceResource {
-        custom_config: configs
-            .iter()
-            .map(crate::custom_configs::resource)
-            .collect(),
+        custom_config: configs.map(custom_configs::resource).collect(),
         runtime_packages: packages.unwrap_or_default(),
-        effective_update_policy: world.applies().map(effective::policy),
-        ..found
+        effective_update_policy: applied.as_ref().map(effective::policy),
+        ..whole(&instance, &host, &related)
     }))
 }
 
-/// Instances with their hosts: the same number of statements for any number of instances.
-async fn resources(tx: &Tx, instances: &[Instance]) -> Result<Vec<InstanceResource>, StoreError> {
-    let ids: Vec<_> = instances.iter().map(|instance| instance.host).collect();
-    let hosts = hosts::find_many(tx, &ids).await?;
-    whole(tx, instances, hosts).await
+/// Adds what an instance is shown with.
+fn want(wanted: &mut Wanted, instance: &Instance, host: &Host) {
+    wanted.add_instance(instance);
+    wanted.add_host(host);
+    wanted.local_accounts.extend(instance.local_account);
 }
 
-/// Puts instances together with their hosts and what else they refer to.
-async fn whole(
-    tx: &Tx,
-    instances: &[Instance],
-    hosts: Vec<Host>,
-) -> Result<Vec<InstanceResource>, StoreError> {
-    let related = Related::of(tx, instances).await?;
-    let accounts = accounts(tx, instances).await?;
-    let places = Places::of_hosts(tx, &hosts).await?;
-    let providers = crate::providers::of_hosts(tx, &hosts).await?;
-    let hosts: HashMap<HostId, Host> = hosts.into_iter().map(|host| (host.id, host)).collect();
-    let host = |host: &Host| HostResource {
-        provider: host
-            .provider
-            .and_then(|id| providers.get(&id))
-            .map(crate::providers::resource),
-        ..crate::hosts::resource(host, &places)
-    };
-    let whole = |instance: &Instance| InstanceResource {
-        host: hosts.get(&instance.host).map(|on| Box::new(host(on))),
-        localaccount: instance
-            .local_account
-            .and_then(|id| accounts.get(&id))
-            .map(crate::local_accounts::resource),
-        ..resource(instance, &related)
-    };
-    Ok(instances.iter().map(whole).collect())
-}
-
-/// The accounts that may log in to instances.
-async fn accounts(
-    tx: &Tx,
-    instances: &[Instance],
-) -> Result<HashMap<LocalAccountId, LocalAccount>, StoreError> {
-    let mut ids: Vec<_> = instances
-        .iter()
-        .filter_map(|instance| instance.local_account)
-        .collect();
-    ids.sort_unstable();
-    ids.dedup();
-    let found = match ids.as_slice() {
-        [] => Vec::new(),
-        ids => local_accounts::find_many(tx, ids).await?,
-    };
-    let by_id = found.into_iter().map(|account| (account.id, account));
-    Ok(by_id.collect())
+/// An instance with its host and what else it refers to.
+fn whole(instance: &Instance, host: &Host, related: &Related) -> InstanceResource {
+    let account = instance.local_account;
+    let account = account.and_then(|id| related.local_accounts.get(&id));
+    InstanceResource {
+        host: Some(Box::new(hosts::brought(host, related))),
+        localaccount: account.map(local_accounts::resource),
+        ..resource(instance, related)
+    }
 }

@@ -33,7 +33,6 @@ pub async fn list_join_tokens(
     let page = Page::of(&params)?;
     let tx = app.read(&call).await?;
     let all = join_tokens::all(&tx).await?;
-    tx.commit().await?;
     let few = page.of_all(all);
     let now = app.clock.now();
     let shown = few.items.iter().map(|token| resource(token, now));
@@ -84,7 +83,6 @@ pub async fn get_join_token(
     let tx = app.read(&call).await?;
     let id: JoinTokenId = id_of_path(WHAT, &path.resource_id)?;
     let token = join_tokens::find(&tx, id).await?;
-    tx.commit().await?;
     Ok(Json(resource(&token, app.clock.now())))
 }
 

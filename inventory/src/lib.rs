@@ -1,7 +1,7 @@
 //! The REST API for operators: paths, JSON and statuses of the ancestor, one file per resource.
 //!
-//! A handler opens a scoped transaction (`call.rs` says who asks and where), asks the store and the domain, commits and
-//! answers. Requests are judged in the ancestor's order: the form of the request (400), the token (401), the role (403),
+//! A handler opens a scoped transaction (`call.rs` says who asks and where), asks the store and the domain, commits what
+//! it changed and answers. Requests are judged in the ancestor's order: the form of the request (400), the token (401), the role (403),
 //! the rules of the domain (400), the store (404, 400).
 //!
 //! The router and the OpenAPI document come from one list of routes.

@@ -208,7 +208,6 @@ impl Wanted {
             total += chosen.total;
             next = next.or(chosen.next);
         }
-        tx.commit().await?;
         let next = match next {
             None => None,
             Some(_) if is_joint => Some(few::token(self.extent.first()?.saturating_add(size))),

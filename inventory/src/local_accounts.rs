@@ -84,7 +84,6 @@ pub async fn get_local_account(
     let tx = app.read(&call).await?;
     let id: LocalAccountId = id_of_path(WHAT, &path.resource_id)?;
     let account = local_accounts::find(&tx, id).await?;
-    tx.commit().await?;
     Ok(Json(resource(&account)))
 }
 

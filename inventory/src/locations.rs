@@ -8,6 +8,7 @@ use evenkeel_domain::place::{Region, Site};
 use evenkeel_domain::text;
 use evenkeel_store::Tx;
 use evenkeel_store::listing::{self as stored, Listing};
+use evenkeel_store::related::{self, Wanted};
 use utoipa::IntoParams;
 
 use crate::App;
@@ -71,11 +72,15 @@ pub async fn find_locations(
     }
     let sites = found.sites.iter().copied().map(SiteId::from_bits);
     let regions = found.regions.iter().copied().map(RegionId::from_bits);
-    let places = Places::find(&tx, sites, regions).await?;
-    tx.commit().await?;
+    let wanted = Wanted {
+        sites: sites.collect(),
+        regions: regions.collect(),
+        ..Wanted::default()
+    };
+    let related = related::read(&tx, &wanted).await?;
     let shown = found.regions.len() + found.sites.len();
     Ok(Json(LocationList {
-        nodes: nodes(&places),
+        nodes: nodes(Places::of(&related)),
         total_elements: i32::try_from(found.total).unwrap_or(i32::MAX),
         output_elements: i32::try_from(shown).unwrap_or(i32::MAX),
     }))
@@ -124,7 +129,7 @@ impl Found {
 }
 
 /// Regions from the outside in, then sites, each by name.
-fn nodes(places: &Places) -> Vec<LocationNode> {
+fn nodes(places: Places<'_>) -> Vec<LocationNode> {
     let mut regions: Vec<&Region> = places.regions().collect();
     regions.sort_by_cached_key(|region| {
         let depth = places.upwards(region.spec.parent).count();

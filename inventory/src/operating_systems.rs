@@ -91,7 +91,6 @@ pub async fn get_operating_system(
     let tx = app.read(&call).await?;
     let id: OsId = id_of_path(WHAT, &path.resource_id)?;
     let os = os_profiles::find(&tx, id).await?;
-    tx.commit().await?;
     Ok(Json(resource(&os)))
 }
 

@@ -32,7 +32,6 @@ pub async fn get_order(
     let id: InstanceId = id_of_path(WHAT, &path.resource_id)?;
     instances::find(&tx, id).await?;
     let order = orders::find(&tx, id).await?;
-    tx.commit().await?;
     let order = order.ok_or(StoreError::NotFound { what: ORDER })?;
     Ok(Json(resource(id, &order)))
 }

@@ -38,7 +38,6 @@ pub async fn list_pauses(State(app): State<App>, call: Call, params: Params) -> 
     let page = Page::of(&params)?;
     let tx = app.read(&call).await?;
     let all = pauses::all(&tx).await?;
-    tx.commit().await?;
     let few = page.of_all(all);
     Ok(Json(PauseList {
         pauses: few.items.iter().map(resource).collect(),
@@ -60,7 +59,6 @@ pub async fn get_pause(
 ) -> Answer<PauseResource> {
     let tx = app.read(&call).await?;
     let found = find(&tx, &path).await?;
-    tx.commit().await?;
     Ok(Json(resource(&found)))
 }
 

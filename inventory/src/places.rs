@@ -10,66 +10,44 @@ use evenkeel_api::status::MetadataItem;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{RegionId, SiteId};
 use evenkeel_domain::place::{MAX_DEPTH, Metadata, Region, Site};
-use evenkeel_store::{StoreError, Tx, regions, sites};
+use evenkeel_store::related::Related;
 
 use crate::problem::Problem;
 
 /// Some sites and regions, with all regions above them.
-#[derive(Debug, Default)]
-pub struct Places {
-    sites: HashMap<SiteId, Site>,
-    regions: HashMap<RegionId, Region>,
+#[derive(Clone, Copy, Debug)]
+pub struct Places<'a> {
+    sites: &'a HashMap<SiteId, Site>,
+    regions: &'a HashMap<RegionId, Region>,
 }
 
-impl Places {
-    /// The places of hosts.
-    pub async fn of_hosts<'a>(
-        tx: &Tx,
-        hosts: impl IntoIterator<Item = &'a Host>,
-    ) -> Result<Self, StoreError> {
-        Self::find(tx, hosts.into_iter().filter_map(|host| host.site), []).await
-    }
-
-    /// Sites and regions with all regions above them: the same number of statements for any number of them.
-    pub async fn find(
-        tx: &Tx,
-        wanted: impl IntoIterator<Item = SiteId>,
-        within: impl IntoIterator<Item = RegionId>,
-    ) -> Result<Self, StoreError> {
-        let mut wanted: Vec<_> = wanted.into_iter().collect();
-        wanted.sort_unstable();
-        wanted.dedup();
-        let mut places = Self::default();
-        if !wanted.is_empty() {
-            let found = sites::find_many(tx, &wanted).await?;
-            places.sites = found.into_iter().map(|site| (site.id, site)).collect();
+impl<'a> Places<'a> {
+    /// The places among what was read.
+    pub fn of(related: &'a Related) -> Self {
+        Self {
+            sites: &related.sites,
+            regions: &related.regions,
         }
-        let of_sites = places.sites.values().filter_map(|site| site.spec.region);
-        let mut regions: Vec<_> = of_sites.chain(within).collect();
-        regions.sort_unstable();
-        regions.dedup();
-        places.regions = regions::with_outer(tx, &regions).await?;
-        Ok(places)
     }
 
     /// All of the sites, in no order.
-    pub fn sites(&self) -> impl Iterator<Item = &Site> {
+    pub fn sites(self) -> impl Iterator<Item = &'a Site> {
         self.sites.values()
     }
 
     /// All of the regions, in no order.
-    pub fn regions(&self) -> impl Iterator<Item = &Region> {
+    pub fn regions(self) -> impl Iterator<Item = &'a Region> {
         self.regions.values()
     }
 
     /// A region and those above it, nearest first.
-    pub fn upwards(&self, from: Option<RegionId>) -> impl Iterator<Item = &Region> {
-        let find = |id: Option<RegionId>| id.and_then(|id| self.regions.get(&id));
+    pub fn upwards(self, from: Option<RegionId>) -> impl Iterator<Item = &'a Region> {
+        let find = move |id: Option<RegionId>| id.and_then(|id| self.regions.get(&id));
         iter::successors(find(from), move |region| find(region.spec.parent)).take(MAX_DEPTH)
     }
 
     /// What a host inherits.
-    pub fn inherited_by(&self, host: &Host) -> Vec<MetadataItem> {
+    pub fn inherited_by(self, host: &Host) -> Vec<MetadataItem> {
         let Some(site) = host.site.and_then(|id| self.sites.get(&id)) else {
             return Vec::new();
         };
@@ -80,17 +58,17 @@ impl Places {
     }
 
     /// The region that a site lies in.
-    pub fn region_of(&self, site: SiteId) -> Option<RegionId> {
+    pub fn region_of(self, site: SiteId) -> Option<RegionId> {
         self.sites.get(&site)?.spec.region
     }
 
     /// A site with its region.
-    pub fn site(&self, id: SiteId) -> Option<SiteResource> {
+    pub fn site(self, id: SiteId) -> Option<SiteResource> {
         self.sites.get(&id).map(|site| self.site_resource(site))
     }
 
     /// A site with its region.
-    pub fn site_resource(&self, site: &Site) -> SiteResource {
+    pub fn site_resource(self, site: &Site) -> SiteResource {
         let region = site.spec.region.and_then(|id| self.regions.get(&id));
         let above = self.upwards(site.spec.region);
         let above = above.map(|region| &region.spec.metadata);
@@ -105,14 +83,14 @@ impl Places {
     }
 
     /// A region with the one above it.
-    pub fn region(&self, id: RegionId) -> Option<RegionResource> {
+    pub fn region(self, id: RegionId) -> Option<RegionResource> {
         self.regions
             .get(&id)
             .map(|region| self.region_resource(region))
     }
 
     /// A region with the one above it.
-    pub fn region_resource(&self, region: &Region) -> RegionResource {
+    pub fn region_resource(self, region: &Region) -> RegionResource {
         let parent = region.spec.parent.and_then(|id| self.regions.get(&id));
         let above = self.upwards(region.spec.parent);
         let above = above.map(|region| &region.spec.metadata);

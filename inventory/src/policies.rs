@@ -1,7 +1,5 @@
 //! `os-update-policies`: what should run. Policies are made and deleted, never changed.
 
-use std::collections::HashMap;
-
 use axum::extract::State;
 use axum::response::Response;
 use evenkeel_api::os::OperatingSystemResource;
@@ -18,7 +16,8 @@ use evenkeel_domain::policy::{
     PackageRules, PolicySpec, RebootRule, ServiceRule, TargetWish, UpdatePolicy, Wish,
 };
 use evenkeel_store::listing::in_order;
-use evenkeel_store::{StoreError, Tx, os_profiles, policies};
+use evenkeel_store::related::{self, Related, Wanted};
+use evenkeel_store::{StoreError, Tx, policies};
 
 use crate::call::{Call, id_of_path};
 use crate::extract::{Json, Params, Path};
@@ -96,9 +95,7 @@ pub async fn get_update_policy(
     let tx = app.read(&call).await?;
     let id: PolicyId = id_of_path(WHAT, &path.resource_id)?;
     let policy = policies::find(&tx, id).await?;
-    let answer = one(&tx, policy).await?;
-    tx.commit().await?;
-    Ok(answer)
+    one(&tx, policy).await
 }
 
 /// Delete an update policy that is assigned to nothing.
@@ -200,18 +197,20 @@ async fn one(tx: &Tx, policy: UpdatePolicy) -> Answer<OsUpdatePolicy> {
 }
 
 /// Policies with the operating systems that they wish for.
-pub async fn resources(
-    tx: &Tx,
-    policies: &[UpdatePolicy],
-) -> Result<Vec<OsUpdatePolicy>, StoreError> {
-    let ids: Vec<_> = policies.iter().filter_map(target_os).collect();
-    let oses = os_profiles::find_many(tx, &ids).await?;
-    let oses: HashMap<_, _> = oses.iter().map(|os| (os.id, os)).collect();
-    let whole = |policy: &UpdatePolicy| {
-        let wanted = target_os(policy).and_then(|id| oses.get(&id));
-        resource(policy, wanted.map(|os| os::resource(os)))
+async fn resources(tx: &Tx, policies: &[UpdatePolicy]) -> Result<Vec<OsUpdatePolicy>, StoreError> {
+    let wanted = Wanted {
+        oses: policies.iter().filter_map(target_os).collect(),
+        ..Wanted::default()
     };
+    let related = related::read(tx, &wanted).await?;
+    let whole = |policy| with_target(policy, &related);
     Ok(policies.iter().map(whole).collect())
+}
+
+/// A policy with the operating system that it wishes for.
+pub fn with_target(policy: &UpdatePolicy, related: &Related) -> OsUpdatePolicy {
+    let wanted = target_os(policy).and_then(|id| related.oses.get(&id));
+    resource(policy, wanted.map(os::resource))
 }
 
 /// The operating system that a policy wishes for.

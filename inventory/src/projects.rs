@@ -40,7 +40,6 @@ pub async fn list_projects(State(app): State<App>, call: Call) -> Answer<Vec<Pro
     }
     let tx = app.store.fleet().await?;
     let all = projects::list(&tx).await?;
-    tx.commit().await?;
     let seen = all
         .into_iter()
         .filter(|project| caller.may_read(project.id.uuid()));
@@ -53,12 +52,9 @@ pub async fn list_projects(State(app): State<App>, call: Call) -> Answer<Vec<Pro
     responses((status = 200, description = "The project.", body = ProjectResource), Problem),
 )]
 pub async fn get_project(State(app): State<App>, call: Call) -> Answer<ProjectResource> {
-    let tx = app.read(&call).await?;
-    let tenant = tx.tenant();
-    tx.commit().await?;
+    let tenant = app.read(&call).await?.tenant();
     let fleet = app.store.fleet().await?;
     let project = projects::find(&fleet, tenant).await?;
-    fleet.commit().await?;
     Ok(Json(resource(project)))
 }
 

@@ -1,17 +1,14 @@
 //! `providers`: who brings machines. They are made and deleted, never changed.
 
-use std::collections::HashMap;
-
 use axum::extract::State;
 use axum::response::Response;
 use evenkeel_api::provider::{self as wire, ProviderInput, ProviderList, ProviderResource};
 use evenkeel_api::{Empty, Timestamps};
 use evenkeel_domain::filter::Resource;
-use evenkeel_domain::host::Host;
 use evenkeel_domain::id::ProviderId;
 use evenkeel_domain::provider::{Provider, ProviderKind, ProviderSpec, ProviderVendor};
 use evenkeel_store::listing::in_order;
-use evenkeel_store::{StoreError, Tx, providers};
+use evenkeel_store::{Tx, providers};
 
 use crate::call::{Call, id_of_path};
 use crate::extract::{Json, Params, Path};
@@ -86,7 +83,6 @@ pub async fn get_provider(
     let tx = app.read(&call).await?;
     let id: ProviderId = id_of_path(WHAT, &path.resource_id)?;
     let provider = providers::find(&tx, id).await?;
-    tx.commit().await?;
     Ok(Json(resource(&provider)))
 }
 
@@ -124,22 +120,6 @@ fn spec(body: ProviderInput) -> Result<ProviderSpec, Problem> {
         body.api_credentials,
         &body.config,
     )?)
-}
-
-/// Who brought hosts: at most one statement for any number of them.
-pub async fn of_hosts(
-    tx: &Tx,
-    hosts: &[Host],
-) -> Result<HashMap<ProviderId, Provider>, StoreError> {
-    let mut ids: Vec<_> = hosts.iter().filter_map(|host| host.provider).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    let found = match ids.as_slice() {
-        [] => Vec::new(),
-        ids => providers::find_many(tx, ids).await?,
-    };
-    let by_id = found.into_iter().map(|provider| (provider.id, provider));
-    Ok(by_id.collect())
 }
 
 /// A provider on the wire.

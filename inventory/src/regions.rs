@@ -9,6 +9,7 @@ use evenkeel_domain::id::RegionId;
 use evenkeel_domain::place::{Region, RegionSpec};
 use evenkeel_domain::text::Name;
 use evenkeel_store::listing::in_order;
+use evenkeel_store::related::{self, Wanted};
 use evenkeel_store::{Tx, regions};
 use utoipa::IntoParams;
 
@@ -110,9 +111,7 @@ pub async fn get_region(
     let tx = app.read(&call).await?;
     let id: RegionId = id_of_path(WHAT, &path.resource_id)?;
     let region = regions::find(&tx, id).await?;
-    let answer = one(&tx, &region).await?;
-    tx.commit().await?;
-    Ok(answer)
+    one(&tx, &region).await
 }
 
 /// Describe a region anew. What is left out is emptied.
@@ -202,7 +201,12 @@ async fn one(tx: &Tx, region: &Region) -> Answer<RegionResource> {
 
 async fn resources(tx: &Tx, found: &[Region]) -> Result<Vec<RegionResource>, Problem> {
     let parents = found.iter().filter_map(|region| region.spec.parent);
-    let places = Places::find(tx, [], parents).await?;
+    let wanted = Wanted {
+        regions: parents.collect(),
+        ..Wanted::default()
+    };
+    let related = related::read(tx, &wanted).await?;
+    let places = Places::of(&related);
     let whole = |region| places.region_resource(region);
     Ok(found.iter().map(whole).collect())
 }

@@ -2,17 +2,16 @@
 
 mod shape;
 
-use std::collections::HashMap;
-
 use axum::extract::State;
 use axum::response::Response;
 use evenkeel_api::Empty;
 use evenkeel_api::update_run::{OsUpdateRun, OsUpdateRunList};
 use evenkeel_domain::filter::Resource;
-use evenkeel_domain::id::{PolicyId, RunId};
-use evenkeel_domain::run::UpdateRun;
+use evenkeel_domain::id::RunId;
 use evenkeel_store::listing::in_order;
-use evenkeel_store::{StoreError, Tx, hosts, instances, policies, runs};
+use evenkeel_store::related::{self, Wanted};
+use evenkeel_store::runs::WholeRun;
+use evenkeel_store::{StoreError, Tx, runs};
 
 use crate::call::{Call, id_of_path};
 use crate::extract::{Json, Params, Path};
@@ -49,8 +48,8 @@ impl Listed for Runs {
 
     async fn load(&self, _: &Inventory, tx: &Tx, ids: &[u32]) -> Result<Vec<OsUpdateRun>, Problem> {
         let wanted: Vec<_> = ids.iter().copied().map(RunId::from_bits).collect();
-        let found = runs::find_many(tx, &wanted).await?;
-        let found = in_order(ids, found, |run: &UpdateRun| run.id.bits());
+        let found = runs::find_many_whole(tx, &wanted).await?;
+        let found = in_order(ids, found, |whole| whole.run.id.bits());
         Ok(resources(tx, &found).await?)
     }
 }
@@ -67,10 +66,9 @@ pub async fn get_update_run(
 ) -> Answer<OsUpdateRun> {
     let tx = app.read(&call).await?;
     let id: RunId = id_of_path(WHAT, &path.resource_id)?;
-    let run = runs::find(&tx, id).await?;
+    let whole = runs::find_whole(&tx, id).await?;
     let events = runs::events(&tx, id).await?;
-    let mut found = resources(&tx, std::slice::from_ref(&run)).await?;
-    tx.commit().await?;
+    let mut found = resources(&tx, &[whole]).await?;
     let run = found.pop().ok_or_else(Problem::internal)?;
     Ok(Json(OsUpdateRun {
         events: events.into_iter().map(shape::event).collect(),
@@ -95,41 +93,26 @@ pub async fn delete_update_run(
     Ok(Json(Empty {}))
 }
 
-/// Runs with what they refer to, without their events: the same number of statements for any number of runs.
-pub async fn resources(tx: &Tx, runs: &[UpdateRun]) -> Result<Vec<OsUpdateRun>, StoreError> {
-    let mut ids: Vec<_> = runs.iter().map(|run| run.instance).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    let instances = instances::find_many(tx, &ids).await?;
-    let host_ids: Vec<_> = instances.iter().map(|instance| instance.host).collect();
-    let hosts = hosts::find_many(tx, &host_ids).await?;
-    let hosts: HashMap<_, _> = hosts.iter().map(|host| (host.id, host)).collect();
-    let instances: HashMap<_, _> = instances.iter().map(|on| (on.id, on)).collect();
-    let mut policy_ids: Vec<_> = runs
-        .iter()
-        .filter_map(|run| run.origin.policy_id())
-        .collect();
-    policy_ids.sort_unstable();
-    policy_ids.dedup();
-    let applied = policies::find_many(tx, &policy_ids).await?;
-    let applied = policy::resources(tx, &applied).await?;
-    let applied: HashMap<String, _> = applied
-        .into_iter()
-        .map(|policy| (policy.resource_id.clone(), policy))
-        .collect();
-    let whole = |run: &UpdateRun| {
-        let on = instances.get(&run.instance).copied();
-        let host = on.and_then(|on| hosts.get(&on.host));
-        let policy = run.origin.policy_id().as_ref().map(PolicyId::to_string);
+/// Runs with what they refer to, without their events: one statement for any number of runs.
+pub async fn resources(tx: &Tx, runs: &[WholeRun]) -> Result<Vec<OsUpdateRun>, StoreError> {
+    let policies = runs.iter().filter_map(|whole| whole.run.origin.policy_id());
+    let wanted = Wanted {
+        wishes: policies.collect(),
+        ..Wanted::default()
+    };
+    let related = related::read(tx, &wanted).await?;
+    let shown = |whole: &WholeRun| {
+        let applied = whole.run.origin.policy_id();
+        let applied = applied.and_then(|id| related.policies.get(&id));
         OsUpdateRun {
-            applied_policy: policy
-                .and_then(|id| applied.get(&id).cloned())
+            applied_policy: applied
+                .map(|applied| policy::with_target(applied, &related))
                 .unwrap_or_default(),
-            instance: on.map(instance::shallow).unwrap_or_default(),
-            host_id: host.map(|host| host.id.to_string()).unwrap_or_default(),
-            host_name: host.map(|host| host.name.to_string()).unwrap_or_default(),
-            ..shape::run(run)
+            instance: instance::shallow(&whole.instance),
+            host_id: whole.instance.host.to_string(),
+            host_name: whole.host_name.to_string(),
+            ..shape::run(&whole.run)
         }
     };
-    Ok(runs.iter().map(whole).collect())
+    Ok(runs.iter().map(shown).collect())
 }

@@ -13,8 +13,10 @@ use evenkeel_api::host::HostResource;
 use evenkeel_api::region::RegionResource;
 use evenkeel_api::schedule::ScheduleList;
 use evenkeel_api::site::SiteResource;
+use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{HostId, RegionId, SiteId};
 use evenkeel_domain::schedule::{ScheduleStatus, ScheduleTarget};
+use evenkeel_store::related::{self, Related, Wanted};
 use evenkeel_store::{StoreError, Tx, hosts};
 use utoipa::IntoParams;
 
@@ -97,8 +99,8 @@ const TARGET: [&str; 3] = ["targetHostId", "targetSiteId", "targetRegionId"];
 
 /// What schedules are meant for, as it stands in answers.
 struct Targets {
-    hosts: HashMap<HostId, HostResource>,
-    places: Places,
+    hosts: HashMap<HostId, Host>,
+    related: Related,
 }
 
 /// What one schedule is meant for, as it stands in answers.
@@ -123,34 +125,39 @@ impl Targets {
                 ScheduleTarget::Region(id) => of_regions.push(id),
             }
         }
-        let found = hosts::find_many(tx, &of_hosts).await?;
+        let found = match of_hosts.as_slice() {
+            [] => Vec::new(),
+            ids => hosts::find_many(tx, ids).await?,
+        };
         let sites = found.iter().filter_map(|host| host.site).chain(of_sites);
-        let places = Places::find(tx, sites, of_regions).await?;
-        let hosts = found
-            .iter()
-            .map(|host| (host.id, crate::hosts::resource(host, &places)));
-        Ok(Self {
-            hosts: hosts.collect(),
-            places,
-        })
+        let wanted = Wanted {
+            sites: sites.collect(),
+            regions: of_regions.into_iter().collect(),
+            ..Wanted::default()
+        };
+        let related = related::read(tx, &wanted).await?;
+        let hosts = found.into_iter().map(|host| (host.id, host)).collect();
+        Ok(Self { hosts, related })
     }
 
     fn fields(&self, target: Option<ScheduleTarget>) -> TargetFields {
+        let places = Places::of(&self.related);
+        let shown = |host| Box::new(crate::hosts::resource(host, places));
         match target {
             None => TargetFields::default(),
             Some(ScheduleTarget::Host(id)) => TargetFields {
                 host_id: id.to_string(),
-                host: self.hosts.get(&id).cloned().map(Box::new),
+                host: self.hosts.get(&id).map(shown),
                 ..TargetFields::default()
             },
             Some(ScheduleTarget::Site(id)) => TargetFields {
                 site_id: id.to_string(),
-                site: self.places.site(id),
+                site: places.site(id),
                 ..TargetFields::default()
             },
             Some(ScheduleTarget::Region(id)) => TargetFields {
                 region_id: id.to_string(),
-                region: self.places.region(id),
+                region: places.region(id),
                 ..TargetFields::default()
             },
         }

@@ -18,7 +18,6 @@ use crate::shape::{Answer, InProject, MaskParams};
 pub async fn get_settings(State(app): State<App>, call: Call) -> Answer<Wire> {
     let tx = app.read(&call).await?;
     let found = settings::find(&tx).await?;
-    tx.commit().await?;
     Ok(Json(wire(found)))
 }
 

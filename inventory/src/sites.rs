@@ -9,6 +9,7 @@ use evenkeel_domain::id::SiteId;
 use evenkeel_domain::place::{Site, SiteSpec};
 use evenkeel_domain::text::Name;
 use evenkeel_store::listing::in_order;
+use evenkeel_store::related::{self, Wanted};
 use evenkeel_store::{Tx, sites};
 
 use crate::call::{Call, id_of_path};
@@ -85,9 +86,7 @@ pub async fn get_site(
     let tx = app.read(&call).await?;
     let id: SiteId = id_of_path(WHAT, &path.resource_id)?;
     let site = sites::find(&tx, id).await?;
-    let answer = one(&tx, &site).await?;
-    tx.commit().await?;
-    Ok(answer)
+    one(&tx, &site).await
 }
 
 /// Describe a site anew. What is left out is emptied.
@@ -181,8 +180,12 @@ async fn one(tx: &Tx, site: &Site) -> Answer<SiteResource> {
 }
 
 async fn resources(tx: &Tx, found: &[Site]) -> Result<Vec<SiteResource>, Problem> {
-    let regions = found.iter().filter_map(|site| site.spec.region);
-    let places = Places::find(tx, [], regions).await?;
+    let wanted = Wanted {
+        regions: found.iter().filter_map(|site| site.spec.region).collect(),
+        ..Wanted::default()
+    };
+    let related = related::read(tx, &wanted).await?;
+    let places = Places::of(&related);
     let whole = |site| places.site_resource(site);
     Ok(found.iter().map(whole).collect())
 }

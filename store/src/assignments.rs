@@ -2,7 +2,7 @@
 
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Assigned, Brake, Level, Limits, Scope};
-use evenkeel_domain::id::{InstanceId, PolicyId};
+use evenkeel_domain::id::PolicyId;
 use evenkeel_domain::os::{Image, OsProfile};
 use evenkeel_domain::policy::UpdatePolicy;
 use sea_orm::sea_query::{Expr, OnConflict};
@@ -16,7 +16,7 @@ use crate::error::StoreError;
 use crate::keyed::{self, Keyed};
 use crate::rows::assignment::{ActiveModel, Column, Entity, Model};
 use crate::rows::{host, instance, named, os_profile, region, site, update_policy};
-use crate::tx::{self, Tx, among, columns, execute, one};
+use crate::tx::{self, Tx, columns, execute, one};
 
 const WHAT: &str = "assignment";
 
@@ -284,30 +284,6 @@ fn limits(row: &Model) -> Limits {
         max_concurrent: row.max_concurrent.map(i32::cast_unsigned),
         stop_after_failures: row.stop_after_failures.map(i32::cast_unsigned),
     }
-}
-
-/// The policies that are assigned directly to these instances.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn of_instances(
-    tx: &Tx,
-    ids: &[InstanceId],
-) -> Result<Vec<(InstanceId, PolicyId)>, StoreError> {
-    let bits = ids.iter().map(|id| id.bits().cast_signed());
-    let rows = tx
-        .scope::<Entity>()
-        .filter(Column::TargetKind.eq(Level::Instance.name()))
-        .filter(among(Column::TargetId, bits))
-        .all(tx.conn())
-        .await?;
-    let pair = |row: Model| {
-        (
-            InstanceId::from_bits(row.target_id.cast_unsigned()),
-            PolicyId::from_bits(row.policy_id.cast_unsigned()),
-        )
-    };
-    Ok(rows.into_iter().map(pair).collect())
 }
 
 /// What is assigned along a chain, nearest first, in one statement. How far the limits are used up is not read.

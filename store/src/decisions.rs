@@ -9,6 +9,7 @@ use evenkeel_domain::decide::{Act, Decision, NodeFacts, Protocol, Wanted, decide
 use evenkeel_domain::eim::Delivered;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{InstanceId, RunId};
+use evenkeel_domain::instance::Instance;
 use evenkeel_domain::os::{Image, OsKind};
 use evenkeel_domain::run::{CancelCause, OpenRun, UpdateRun};
 use evenkeel_domain::schedule::{Ahead, Opens};
@@ -180,7 +181,7 @@ pub async fn world(
     reading: Reading,
 ) -> Result<World, StoreError> {
     let now = reading.now();
-    let around = surroundings(tx, host, node).await?;
+    let around = surroundings(tx, host, node.instance, node.os).await?;
     let known = NodeFacts {
         trusted: host.is_trusted() && around.trusted,
         provisioned: node.provisioned,
@@ -234,6 +235,32 @@ pub async fn world(
         world.count(tx, reading).await?;
     }
     Ok(world)
+}
+
+/// The policy that applies to an instance: nearest that fits. As [`World::applies`], read without all that only says when
+/// it may be obeyed.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn applied(
+    tx: &Tx,
+    host: &Host,
+    instance: &Instance,
+) -> Result<Option<Assigned>, StoreError> {
+    let summary = &instance.summary;
+    let around = surroundings(tx, host, instance.id, summary.os).await?;
+    // What it says and how its attempts ended has no part in what fits.
+    let known = NodeFacts {
+        trusted: host.is_trusted() && around.trusted,
+        provisioned: summary.provisioned,
+        os_kind: around.os.spec.kind,
+        running: Image::of(&around.os),
+        speaks: Protocol::Unknown,
+        last_end: None,
+    };
+    let policies = assignments::along(tx, &around.chain).await?;
+    let mut policies = policies.into_iter();
+    Ok(policies.find(|assigned| assigned.misfit(&known).is_none()))
 }
 
 /// Which windows matter: those that leave may be given ahead for, to nodes that understand it.

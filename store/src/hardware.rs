@@ -10,14 +10,11 @@ use sea_orm::sea_query::Expr;
 use sea_orm::{
     ActiveModelTrait, ColumnTrait, EntityTrait, IntoActiveModel, QueryFilter, QuerySelect,
 };
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use crate::error::StoreError;
 use crate::hosts;
 use crate::rows::host_hardware::{Column, Entity, Model};
-use crate::rows::named;
+use crate::rows::{Kept, named};
 use crate::tx::{Tx, all, among};
 
 /// The SHA-256 of what a machine said.
@@ -113,7 +110,7 @@ async fn write(
         created_at,
         updated_at: now,
     };
-    let row = into_row(tx, host, said, digest, lifetime)?;
+    let row = into_row(tx, host, said, digest, lifetime);
     let row = row.into_active_model().reset_all();
     if is_new {
         Entity::insert(row)
@@ -147,8 +144,8 @@ fn into_row(
     hardware: Hardware,
     digest: &Digest,
     lifetime: Lifetime,
-) -> Result<Model, StoreError> {
-    Ok(Model {
+) -> Model {
+    Model {
         tenant_id: tx.tenant().uuid(),
         host_id: host.bits().cast_signed(),
         serial_number: hardware.serial_number,
@@ -169,19 +166,14 @@ fn into_row(
             .map_or(NO_CONTROLLER, Controller::name)
             .to_owned(),
         bmc_ip: hardware.controller_ip,
-        storages: json(&hardware.storages, host, "storages")?,
-        nics: json(&hardware.nics, host, "nics")?,
-        usbs: json(&hardware.usbs, host, "usbs")?,
-        gpus: json(&hardware.gpus, host, "gpus")?,
+        storages: Kept(hardware.storages),
+        nics: Kept(hardware.nics),
+        usbs: Kept(hardware.usbs),
+        gpus: Kept(hardware.gpus),
         digest: digest.to_vec(),
         created_at: lifetime.created_at,
         updated_at: lifetime.updated_at,
-    })
-}
-
-fn json(parts: &impl Serialize, host: HostId, column: &'static str) -> Result<Value, StoreError> {
-    let row = host.bits().cast_signed();
-    named(serde_json::to_value(parts).ok(), TABLE, row, column)
+    }
 }
 
 impl TryFrom<Model> for Hardware {
@@ -211,18 +203,10 @@ impl TryFrom<Model> for Hardware {
             bios_vendor: row.bios_vendor,
             controller,
             controller_ip: row.bmc_ip,
-            storages: parts(row.storages, id, "storages")?,
-            nics: parts(row.nics, id, "nics")?,
-            usbs: parts(row.usbs, id, "usbs")?,
-            gpus: parts(row.gpus, id, "gpus")?,
+            storages: row.storages.0,
+            nics: row.nics.0,
+            usbs: row.usbs.0,
+            gpus: row.gpus.0,
         })
     }
-}
-
-fn parts<T: DeserializeOwned>(
-    json: Value,
-    row: i32,
-    column: &'static str,
-) -> Result<Vec<T>, StoreError> {
-    named(serde_json::from_value(json).ok(), TABLE, row, column)
 }

@@ -2,6 +2,7 @@
 
 mod standing;
 mod summary;
+mod whole;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
@@ -19,14 +20,14 @@ use uuid::Uuid;
 use crate::assignments;
 use crate::error::StoreError;
 use crate::keyed::Keyed;
-use crate::regions::labels;
 use crate::rows::host::{ActiveModel, Column, Entity, Model};
-use crate::rows::named;
+use crate::rows::{Kept, named};
 use crate::tx::Tx;
 use crate::{ids, keyed};
 
 pub use standing::{INVALIDATED, invalidate, want};
 pub use summary::{HostSummary, summary};
+pub use whole::{WholeHost, find_many_whole, find_whole};
 
 /// Makes a host that has not spoken yet.
 ///
@@ -54,7 +55,7 @@ pub async fn register(tx: &Tx, host: &Registration, now: Time) -> Result<Host, S
         created_at: Set(now),
         updated_at: Set(now),
         site_id: Set(None),
-        metadata: Set(labels(&Metadata::default())),
+        metadata: Set(Kept(Metadata::default())),
         provider_id: Set(None),
         user_lvm_size: Set(host.user_lvm_size.cast_signed()),
     };
@@ -256,7 +257,7 @@ pub async fn change(
         row.site_id = Set(site.map(|site| site.bits().cast_signed()));
     }
     if let Some(metadata) = &change.metadata {
-        row.metadata = Set(labels(metadata));
+        row.metadata = Set(Kept(metadata.clone()));
     }
     row.update(tx.conn()).await?.try_into()
 }
@@ -280,7 +281,6 @@ impl TryFrom<Model> for Host {
         let serial = SerialNumber::parse("serial", row.serial.as_deref().unwrap_or_default());
         let site = row.site_id.map(|id| SiteId::from_bits(id.cast_unsigned()));
         let indication = Indication::from_name(&row.status_indication);
-        let metadata = serde_json::from_value(row.metadata).ok();
         let lvm_size = u32::try_from(row.user_lvm_size).ok();
         Ok(Self {
             id: HostId::from_bits(row.id.cast_unsigned()),
@@ -302,7 +302,7 @@ impl TryFrom<Model> for Host {
             provider: row
                 .provider_id
                 .map(|id| ProviderId::from_bits(id.cast_unsigned())),
-            metadata: named(metadata, TABLE, row.id, "metadata")?,
+            metadata: row.metadata.0,
             user_lvm_size: named(lvm_size, TABLE, row.id, "user_lvm_size")?,
             updated_at: row.updated_at,
         })

@@ -1,24 +1,25 @@
 //! Instances: what runs on hosts, with the summary of what their nodes said.
 
-use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Limits, Scope};
+use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{CustomConfigId, HostId, InstanceId, LocalAccountId, OsId, PolicyId};
-use evenkeel_domain::instance::{Instance, InstanceKind, InstanceState, NewInstance};
+use evenkeel_domain::instance::{Instance, InstanceKind, InstanceState, NewInstance, Summary};
 use evenkeel_domain::os::SecurityFeature;
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::text::Name;
-use sea_orm::{ActiveModelTrait, EntityTrait, JoinType, QueryFilter, QuerySelect, SelectTwo, Set};
+use sea_orm::{ActiveModelTrait, EntityTrait, FromQueryResult, IdenStatic, QueryResult, Set};
 
 use crate::assignments;
 use crate::error::StoreError;
 use crate::hosts::INVALIDATED;
 use crate::keyed::Keyed;
-use crate::nodes;
+use crate::nodes::{self, SummaryRow};
 use crate::rows::instance::{ActiveModel, Column, Entity, Model};
-use crate::rows::{named, node_state};
-use crate::tx::{Tx, all, among, execute};
+use crate::rows::{host, named};
+use crate::tx::{self, Tx, all, execute, ids_in, joined};
 use crate::{ids, keyed};
 
 /// Makes an instance, with what is known of its node: nothing yet.
@@ -95,22 +96,12 @@ pub async fn lock(tx: &Tx, id: InstanceId) -> Result<Instance, StoreError> {
 /// # Errors
 /// There is none in the project.
 pub async fn find_by_host(tx: &Tx, host: HostId) -> Result<Instance, StoreError> {
-    only(of_hosts(tx, &[host]).await?)
+    only(read(tx, Column::HostId, [host.bits()]).await?)
 }
 
-fn only(instances: Vec<Instance>) -> Result<Instance, StoreError> {
-    let first = instances.into_iter().next();
+fn only<T>(found: Vec<T>) -> Result<T, StoreError> {
+    let first = found.into_iter().next();
     first.ok_or(StoreError::NotFound { what: Entity::WHAT })
-}
-
-/// The instances on these hosts, in no order.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn of_hosts(tx: &Tx, hosts: &[HostId]) -> Result<Vec<Instance>, StoreError> {
-    let bits = hosts.iter().map(|id| id.bits().cast_signed());
-    let rows = with_states(tx).filter(among(Column::HostId, bits));
-    whole(tx, rows.all(tx.conn()).await?).await
 }
 
 /// The instances with these ids that there are, in no order.
@@ -118,9 +109,35 @@ pub async fn of_hosts(tx: &Tx, hosts: &[HostId]) -> Result<Vec<Instance>, StoreE
 /// # Errors
 /// The database cannot be reached.
 pub async fn find_many(tx: &Tx, ids: &[InstanceId]) -> Result<Vec<Instance>, StoreError> {
-    let bits = ids.iter().map(|id| id.bits().cast_signed());
-    let rows = with_states(tx).filter(among(Column::Id, bits));
-    whole(tx, rows.all(tx.conn()).await?).await
+    read(tx, Column::Id, ids.iter().map(|id| id.bits())).await
+}
+
+/// The instance with this id, and its host: one statement.
+///
+/// # Errors
+/// There is none in the project.
+pub async fn find_with_host(tx: &Tx, id: InstanceId) -> Result<(Instance, Host), StoreError> {
+    only(find_with_hosts(tx, &[id]).await?)
+}
+
+/// The instances with these ids that there are, each with its host, in no order: one statement for any number of them.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn find_with_hosts(
+    tx: &Tx,
+    ids: &[InstanceId],
+) -> Result<Vec<(Instance, Host)>, StoreError> {
+    let ids: Vec<i32> = ids.iter().map(|id| id.bits().cast_signed()).collect();
+    let values = [tx.tenant().uuid().into(), ids.into()];
+    let mut found = Vec::new();
+    for row in all(tx.conn(), WITH_HOSTS.as_str(), values).await? {
+        if let Some(instance) = from_row(&row)? {
+            let host: Host = host::Model::from_query_result(&row, "h_")?.try_into()?;
+            found.push((instance, host));
+        }
+    }
+    Ok(found)
 }
 
 /// What a person may change of an instance. What is not given stays.
@@ -212,68 +229,70 @@ pub async fn delete(tx: &Tx, id: InstanceId) -> Result<(), StoreError> {
     assignments::clear(tx, Scope::Instance(id)).await
 }
 
-/// Instances together with what their nodes said.
-fn with_states(tx: &Tx) -> SelectTwo<Entity, node_state::Entity> {
-    let of_node = Entity::belongs_to(node_state::Entity)
-        .from((Column::TenantId, Column::Id))
-        .to((node_state::Column::TenantId, node_state::Column::InstanceId));
-    tx.scope::<Entity>()
-        .join(JoinType::LeftJoin, of_node.into())
-        .select_also(node_state::Entity)
+/// What is shown of instances `i`, with what is [`JOINED`] to them.
+pub(crate) fn columns() -> String {
+    format!(
+        "{}, {}, a.policy_id AS i_policy, \
+         ARRAY(SELECT c.custom_config_id FROM instance_custom_configs c \
+         WHERE c.tenant_id = i.tenant_id AND c.instance_id = i.id) AS i_configs",
+        tx::columns::<Entity>("i"),
+        SummaryRow::columns("n"),
+    )
 }
 
-/// Puts rows together with what is assigned to them and with their configurations: two statements for any number of them.
-async fn whole(
+/// What instances `i` are shown with: what their nodes said, and the policies that are assigned to themselves.
+pub(crate) const JOINED: &str = "LEFT JOIN node_states n ON n.tenant_id = i.tenant_id AND n.instance_id = i.id \
+     LEFT JOIN assignments a ON a.tenant_id = i.tenant_id AND a.target_kind = 'instance' AND a.target_id = i.id";
+
+static WITH_HOSTS: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT {}, {} FROM instances i JOIN hosts h ON h.tenant_id = i.tenant_id AND h.id = i.host_id {JOINED} \
+         WHERE i.tenant_id = $1 AND i.id = ANY ({})",
+        columns(),
+        tx::columns::<host::Entity>("h"),
+        ids_in(2),
+    )
+});
+
+/// The instances with one of these in a column, in no order.
+async fn read(
     tx: &Tx,
-    rows: Vec<(Model, Option<node_state::Model>)>,
+    column: Column,
+    ids: impl IntoIterator<Item = u32>,
 ) -> Result<Vec<Instance>, StoreError> {
-    if rows.is_empty() {
-        return Ok(Vec::new());
-    }
-    let id_of = |row: &Model| InstanceId::from_bits(row.id.cast_unsigned());
-    let ids: Vec<_> = rows.iter().map(|(row, _)| id_of(row)).collect();
-    let policies: HashMap<_, _> = assignments::of_instances(tx, &ids)
-        .await?
-        .into_iter()
-        .collect();
-    let mut configs = configs(tx, &ids).await?;
-    let mut instances = Vec::with_capacity(rows.len());
-    for (row, state) in rows {
-        let state = named(state, "node_states", row.id, "instance_id")?;
-        let id = id_of(&row);
-        instances.push(Instance {
-            policy: policies.get(&id).copied(),
-            custom_configs: configs.remove(&id).unwrap_or_default(),
-            ..instance(row, state)?
-        });
-    }
-    Ok(instances)
+    let sql = format!(
+        "SELECT {} FROM instances i {JOINED} WHERE i.tenant_id = $1 AND i.{} = ANY ({})",
+        columns(),
+        column.as_str(),
+        ids_in(2),
+    );
+    let ids: Vec<i32> = ids.into_iter().map(u32::cast_signed).collect();
+    let rows = all(tx.conn(), sql, [tx.tenant().uuid().into(), ids.into()]).await?;
+    let instances = rows.iter().map(from_row).filter_map(Result::transpose);
+    instances.collect()
 }
 
-/// The configurations of instances, by id.
-async fn configs(
-    tx: &Tx,
-    instances: &[InstanceId],
-) -> Result<HashMap<InstanceId, Vec<CustomConfigId>>, StoreError> {
-    let sql = "SELECT instance_id, custom_config_id FROM instance_custom_configs \
-               WHERE tenant_id = $1 AND instance_id = ANY ($2)";
-    let bits: Vec<i32> = instances.iter().map(|id| id.bits().cast_signed()).collect();
-    let mut configs: HashMap<_, Vec<_>> = HashMap::new();
-    for row in all(tx.conn(), sql, [tx.tenant().uuid().into(), bits.into()]).await? {
-        let (instance, config): (i32, i32) = (row.try_get_by_index(0)?, row.try_get_by_index(1)?);
-        configs
-            .entry(InstanceId::from_bits(instance.cast_unsigned()))
-            .or_default()
-            .push(CustomConfigId::from_bits(config.cast_unsigned()));
-    }
-    for of_one in configs.values_mut() {
-        of_one.sort_unstable();
-    }
-    Ok(configs)
+/// The instance of a row with the [`columns`]; none if nothing is on the host of the row.
+pub(crate) fn from_row(row: &QueryResult) -> Result<Option<Instance>, StoreError> {
+    let Some(model) = joined::<Model>(row, "i_")? else {
+        return Ok(None);
+    };
+    let summary = joined::<SummaryRow>(row, "n_")?;
+    let summary = named(summary, "node_states", model.id, "instance_id")?;
+    let policy: Option<i32> = row.try_get("", "i_policy")?;
+    let configs: Vec<i32> = row.try_get("", "i_configs")?;
+    let configs = configs.into_iter().map(i32::cast_unsigned);
+    let mut configs: Vec<_> = configs.map(CustomConfigId::from_bits).collect();
+    configs.sort_unstable();
+    Ok(Some(Instance {
+        policy: policy.map(|id| PolicyId::from_bits(id.cast_unsigned())),
+        custom_configs: configs,
+        ..instance(model, summary.try_into()?)?
+    }))
 }
 
 /// An instance without what is assigned to it and without its configurations.
-fn instance(row: Model, state: node_state::Model) -> Result<Instance, StoreError> {
+fn instance(row: Model, summary: Summary) -> Result<Instance, StoreError> {
     const TABLE: &str = "instances";
     let at = |name: &str, column| named(InstanceState::from_name(name), TABLE, row.id, column);
     let security = SecurityFeature::from_name(&row.security_feature);
@@ -290,7 +309,7 @@ fn instance(row: Model, state: node_state::Model) -> Result<Instance, StoreError
             .local_account_id
             .map(|id| LocalAccountId::from_bits(id.cast_unsigned())),
         custom_configs: Vec::new(),
-        summary: nodes::summary(state)?,
+        summary,
         created_at: row.created_at,
         updated_at: row.updated_at,
     })

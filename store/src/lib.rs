@@ -1,10 +1,11 @@
 //! How it is kept: everything that is read from and written to the database. All SQL is here.
 //!
-//! There is no reading or writing on a bare [`Store`]: [`Store::tenant`], [`Store::snapshot`] and [`Store::fleet`] open a
-//! transaction with a scope, every query starts from that scope, and row-level security is the second wall behind it.
+//! There is no reading or writing on a bare [`Store`]: [`Store::enter`], [`Store::tenant`], [`Store::snapshot`] and
+//! [`Store::fleet`] open a transaction with a scope, every query starts from that scope, and row-level security is the
+//! second wall behind it.
 //!
-//! One file per aggregate; lists of all of them are in [`listing`]. Locks are taken in one order: the project's advisory
-//! lock, the node's state, the assignment, the run.
+//! One file per aggregate; lists of all of them are in [`listing`], what they refer to is in [`related`]. Locks are taken
+//! in one order: the project's advisory lock, the node's state, the assignment, the run.
 
 mod chain;
 mod check;
@@ -37,6 +38,7 @@ pub mod policies;
 pub mod projects;
 pub mod providers;
 pub mod regions;
+pub mod related;
 pub mod runs;
 pub mod schedules;
 pub mod settings;
@@ -50,4 +52,4 @@ pub use chain::Chain;
 pub use check::{Misfit, Schema};
 pub use error::{Conflict, StoreError};
 pub use pool::{Store, StoreOptions};
-pub use tx::{Actor, FleetTx, Tx};
+pub use tx::{Actor, Entry, FleetTx, ProjectKey, Tx};

@@ -3,13 +3,14 @@
 mod convert;
 mod machine;
 mod silence;
+mod summary;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::condition::Condition;
 use evenkeel_domain::decide::{LastEnd, Protocol, Target};
 use evenkeel_domain::eim::{Delivered, Seen};
 use evenkeel_domain::id::{InstanceId, OsId};
-use evenkeel_domain::instance::{InstanceState, Summary};
+use evenkeel_domain::instance::InstanceState;
 use evenkeel_domain::run::UpdateRun;
 use evenkeel_domain::status::{Indication, Status};
 use sea_orm::sea_query::Expr;
@@ -28,6 +29,7 @@ use convert::into_row;
 
 pub use machine::{Machine, find_by_host, lock, lock_with_host, read};
 pub use silence::{NO_CONNECTION, Silent, silence};
+pub(crate) use summary::SummaryRow;
 
 /// What is known of a node.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,7 +62,7 @@ pub struct NodeState {
     pub packages_digest: Option<contents::Digest>,
     /// The image that it says it has booted.
     pub booted: Option<BootedImage>,
-    /// What could be updated (see [`Summary::os_update_available`]).
+    /// What could be updated (see [`evenkeel_domain::instance::Summary::os_update_available`]).
     pub os_update_available: String,
     /// How its last attempt ended.
     pub last_end: Option<LastEnd>,
@@ -189,20 +191,6 @@ pub async fn save(tx: &Tx, state: &NodeState) -> Result<(), StoreError> {
             .await?;
     }
     Ok(())
-}
-
-/// The part that people see.
-pub(crate) fn summary(row: Model) -> Result<Summary, StoreError> {
-    let state = NodeState::try_from(row)?;
-    Ok(Summary {
-        os: state.os,
-        provisioned: state.provisioned,
-        status: state.status,
-        update_status: state.update_status,
-        os_update_available: state.os_update_available,
-        conditions: state.conditions,
-        packages: state.packages_digest,
-    })
 }
 
 impl NodeState {

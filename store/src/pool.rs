@@ -9,7 +9,7 @@ use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection, Tra
 use sea_orm_migration::MigratorTrait;
 
 use crate::error::StoreError;
-use crate::tx::{Actor, FleetTx, Tx};
+use crate::tx::{Actor, Entry, FleetTx, ProjectKey, Tx};
 
 /// How the database is used.
 #[derive(Clone, Debug)]
@@ -54,8 +54,10 @@ impl Store {
                 options.statement_timeout.as_millis().to_string(),
             ),
             ("lock_timeout", options.lock_timeout.as_millis().to_string()),
+            // To compile a statement takes longer than any of ours, however dear the planner thinks it.
+            ("jit", "off".to_owned()),
             // A writer that forgets its transaction would hold up every reader of the change log. A
-            // snapshot holds up nobody and may wait longer (see `Tx::open_snapshot`).
+            // snapshot holds up nobody and may wait longer (see `Entry::Snapshot`).
             ("idle_in_transaction_session_timeout", "10000".to_owned()),
         ];
         let mut connect = ConnectOptions::new(url);
@@ -107,12 +109,21 @@ impl Store {
         Ok(done?)
     }
 
+    /// Opens a transaction that sees one project, which is looked up in the same statement; none if there is no such
+    /// project. Whether the caller may enter it is for the caller to look at.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub async fn enter(&self, project: &ProjectKey, how: &Entry) -> Result<Option<Tx>, StoreError> {
+        Tx::enter(&self.db, project, how).await
+    }
+
     /// Opens a transaction that sees one project, to read or for the program's own writes.
     ///
     /// # Errors
     /// The database cannot be reached.
     pub async fn tenant(&self, tenant: TenantId) -> Result<Tx, StoreError> {
-        Tx::open(&self.db, tenant, None).await
+        Tx::open(&self.db, tenant, &Entry::Read).await
     }
 
     /// Opens a transaction that sees one project, for what a person changes: the change log keeps who and what.
@@ -120,7 +131,7 @@ impl Store {
     /// # Errors
     /// The database cannot be reached.
     pub async fn tenant_as(&self, tenant: TenantId, actor: &Actor) -> Result<Tx, StoreError> {
-        Tx::open(&self.db, tenant, Some(actor)).await
+        Tx::open(&self.db, tenant, &Entry::Write(actor.clone())).await
     }
 
     /// Opens a transaction that only reads one project, and sees all the time what was there when it began: what is counted
@@ -129,7 +140,7 @@ impl Store {
     /// # Errors
     /// The database cannot be reached.
     pub async fn snapshot(&self, tenant: TenantId) -> Result<Tx, StoreError> {
-        Tx::open_snapshot(&self.db, tenant).await
+        Tx::open(&self.db, tenant, &Entry::Snapshot).await
     }
 
     /// Opens a transaction that sees all projects.

@@ -5,16 +5,15 @@ use std::collections::HashMap;
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::id::RegionId;
-use evenkeel_domain::place::{MAX_DEPTH, Metadata, Region, RegionSpec};
+use evenkeel_domain::place::{MAX_DEPTH, Region, RegionSpec};
 use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, Set};
-use serde_json::Value;
 
 use crate::assignments;
 use crate::error::{Conflict, StoreError};
 use crate::keyed::Keyed;
-use crate::rows::named;
 use crate::rows::region::{ActiveModel, Entity, Model};
+use crate::rows::{Kept, named};
 use crate::tx::{Tx, all, one};
 use crate::{ids, keyed};
 
@@ -47,36 +46,6 @@ pub async fn find(tx: &Tx, id: RegionId) -> Result<Region, StoreError> {
 /// The database cannot be reached.
 pub async fn find_many(tx: &Tx, ids: &[RegionId]) -> Result<Vec<Region>, StoreError> {
     keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
-}
-
-/// These regions and all that they lie in, by id: enough to walk from each to the top.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn with_outer(
-    tx: &Tx,
-    ids: &[RegionId],
-) -> Result<HashMap<RegionId, Region>, StoreError> {
-    if ids.is_empty() {
-        return Ok(HashMap::new());
-    }
-    let sql = "WITH RECURSIVE up (id, parent_id) AS ( \
-               SELECT id, parent_id FROM regions WHERE tenant_id = $1 AND id = ANY ($2) \
-               UNION \
-               SELECT r.id, r.parent_id FROM up JOIN regions r ON r.tenant_id = $1 AND r.id = up.parent_id) \
-               SELECT id FROM up";
-    let bits: Vec<i32> = ids.iter().map(|id| id.bits().cast_signed()).collect();
-    let rows = all(tx.conn(), sql, [tx.tenant().uuid().into(), bits.into()]).await?;
-    let mut found = Vec::with_capacity(rows.len());
-    for row in rows {
-        let bits: i32 = row.try_get_by_index(0)?;
-        found.push(RegionId::from_bits(bits.cast_unsigned()));
-    }
-    let regions = find_many(tx, &found).await?;
-    Ok(regions
-        .into_iter()
-        .map(|region| (region.id, region))
-        .collect())
 }
 
 /// How many sites lie in each of these regions and in what lies in them. Regions without any are left out.
@@ -186,18 +155,10 @@ fn written(tx: &Tx, id: RegionId, spec: &RegionSpec, now: Time) -> ActiveModel {
         id: Set(id.bits().cast_signed()),
         name: Set(spec.name.to_string()),
         parent_id: Set(spec.parent.map(|parent| parent.bits().cast_signed())),
-        metadata: Set(labels(&spec.metadata)),
+        metadata: Set(Kept(spec.metadata.clone())),
         updated_at: Set(now),
         ..Default::default()
     }
-}
-
-/// Labels as the database keeps them.
-pub(crate) fn labels(metadata: &Metadata) -> Value {
-    let labels = metadata.as_slice().iter();
-    labels
-        .map(|label| serde_json::json!({"key": label.key, "value": label.value}))
-        .collect()
 }
 
 impl TryFrom<Model> for Region {
@@ -206,7 +167,6 @@ impl TryFrom<Model> for Region {
     fn try_from(row: Model) -> Result<Self, StoreError> {
         const TABLE: &str = "regions";
         let name = Name::parse("name", &row.name).ok();
-        let metadata = serde_json::from_value(row.metadata).ok();
         let parent = row
             .parent_id
             .map(|id| RegionId::from_bits(id.cast_unsigned()));
@@ -215,7 +175,7 @@ impl TryFrom<Model> for Region {
             spec: RegionSpec {
                 name: named(name, TABLE, row.id, "name")?,
                 parent,
-                metadata: named(metadata, TABLE, row.id, "metadata")?,
+                metadata: row.metadata.0,
             },
             created_at: row.created_at,
             updated_at: row.updated_at,

@@ -25,7 +25,54 @@ pub mod update_order;
 pub mod update_policy;
 pub mod update_run;
 
+use sea_orm::sea_query::{ArrayType, ColumnType, Nullable, ValueType, ValueTypeErr};
+use sea_orm::{TryGetableFromJson, Value};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
 use crate::error::StoreError;
+
+/// What a column of JSON holds. It is read as what it means, without a tree of values between.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(transparent)]
+pub struct Kept<T>(pub T);
+
+impl<T: DeserializeOwned> TryGetableFromJson for Kept<T> {}
+
+impl<T: Serialize> From<Kept<T>> for Value {
+    fn from(kept: Kept<T>) -> Self {
+        // What the domain keeps has only texts for keys, so it always is JSON.
+        let json = serde_json::to_value(kept.0).unwrap_or_default();
+        Self::Json(Some(Box::new(json)))
+    }
+}
+
+impl<T: DeserializeOwned> ValueType for Kept<T> {
+    fn try_from(value: Value) -> Result<Self, ValueTypeErr> {
+        match value {
+            Value::Json(Some(json)) => serde_json::from_value(*json).map_err(|_| ValueTypeErr),
+            _ => Err(ValueTypeErr),
+        }
+    }
+
+    fn type_name() -> String {
+        "Kept".to_owned()
+    }
+
+    fn array_type() -> ArrayType {
+        ArrayType::Json
+    }
+
+    fn column_type() -> ColumnType {
+        ColumnType::Json
+    }
+}
+
+impl<T> Nullable for Kept<T> {
+    fn null() -> Value {
+        Value::Json(None)
+    }
+}
 
 /// A value of the domain that a column names. What it cannot mean is reported, never guessed.
 pub fn named<T>(

@@ -3,9 +3,11 @@
 mod age;
 mod convert;
 mod reading;
+mod whole;
 
 pub use age::{Quiet, expire, quiet_since};
 pub use reading::{delete, events, find, find_attempt, find_many, find_open, find_sampled};
+pub use whole::{WholeRun, find_many_whole, find_whole};
 
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Level, Scope};
@@ -146,7 +148,7 @@ async fn open(
         granted_kind: start.scope.map(|scope| scope.level().name().to_owned()),
         granted_id: start.scope.map(|scope| scope.bits().cast_signed()),
         packages_digest: start.packages,
-        ..convert::into_row(tx.tenant(), &run)?
+        ..convert::into_row(tx.tenant(), &run)
     };
     Entity::insert(row.into_active_model().reset_all())
         .exec_without_returning(tx.conn())
@@ -241,7 +243,7 @@ fn take_evidence(run: &mut UpdateRun, happening: &Happening) {
 
 /// The generation is checked as well, so that a lost lock would be noticed.
 async fn save(tx: &Tx, run: &UpdateRun, seen: i64) -> Result<(), StoreError> {
-    let mut row = convert::into_row(tx.tenant(), run)?
+    let mut row = convert::into_row(tx.tenant(), run)
         .into_active_model()
         .reset_all();
     // What was frozen when the run was opened is not written again.

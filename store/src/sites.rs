@@ -9,9 +9,8 @@ use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, Set};
 
 use crate::error::StoreError;
-use crate::regions::labels;
-use crate::rows::named;
 use crate::rows::site::{ActiveModel, Entity, Model};
+use crate::rows::{Kept, named};
 use crate::tx::Tx;
 use crate::{assignments, ids, keyed, pauses};
 
@@ -75,7 +74,7 @@ fn written(tx: &Tx, id: SiteId, spec: &SiteSpec, now: Time) -> ActiveModel {
         region_id: Set(spec.region.map(|region| region.bits().cast_signed())),
         latitude: Set(spec.latitude),
         longitude: Set(spec.longitude),
-        metadata: Set(labels(&spec.metadata)),
+        metadata: Set(Kept(spec.metadata.clone())),
         updated_at: Set(now),
         ..Default::default()
     }
@@ -87,7 +86,6 @@ impl TryFrom<Model> for Site {
     fn try_from(row: Model) -> Result<Self, StoreError> {
         const TABLE: &str = "sites";
         let name = Name::parse("name", &row.name).ok();
-        let metadata = serde_json::from_value(row.metadata).ok();
         let region = row
             .region_id
             .map(|id| RegionId::from_bits(id.cast_unsigned()));
@@ -98,7 +96,7 @@ impl TryFrom<Model> for Site {
                 region,
                 latitude: row.latitude,
                 longitude: row.longitude,
-                metadata: named(metadata, TABLE, row.id, "metadata")?,
+                metadata: row.metadata.0,
             },
             created_at: row.created_at,
             updated_at: row.updated_at,

@@ -1,15 +1,14 @@
 //! Scoped transactions.
 
-use std::iter;
-
-use evenkeel_domain::tenant::TenantId;
+use evenkeel_domain::tenant::{ProjectName, TenantId};
 use sea_orm::sea_query::Expr;
 use sea_orm::sea_query::extension::postgres::PgFunc;
 use sea_orm::{
-    AccessMode, ColumnTrait, ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend,
-    DeleteMany, EntityTrait, ExprTrait, IdenStatic, IsolationLevel, Iterable, QueryFilter,
-    QueryResult, Select, Statement, TransactionTrait, UpdateMany, Value,
+    ColumnTrait, ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, DeleteMany,
+    EntityTrait, ExprTrait, FromQueryResult, IdenStatic, Iterable, QueryFilter, QueryResult,
+    Select, Statement, TransactionTrait, TryGetError, UpdateMany, Value,
 };
+use uuid::Uuid;
 
 use crate::error::StoreError;
 
@@ -26,7 +25,29 @@ pub struct Actor {
     pub request_id: String,
 }
 
-/// An open transaction that sees one project. Dropping it rolls back.
+/// By what a project is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProjectKey {
+    /// Its name.
+    Named(ProjectName),
+    /// Its id.
+    Id(TenantId),
+}
+
+/// What a transaction is opened for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// To read, or for the program's own writes.
+    Read,
+    /// To read all the time what was there when it began: what is counted and what is read agree.
+    Snapshot,
+    /// For what a person changes: the change log keeps who and what.
+    Write(Actor),
+}
+
+/// An open transaction that sees one project. Dropping it rolls back; one that only read need not be committed. Nobody
+/// waits for the end of one that is dropped: its connection goes back to the pool when the database has rolled back, and
+/// is closed if that fails.
 #[derive(Debug)]
 pub struct Tx {
     tx: DatabaseTransaction,
@@ -49,23 +70,31 @@ impl Tx {
     pub(crate) async fn open(
         db: &DatabaseConnection,
         tenant: TenantId,
-        actor: Option<&Actor>,
+        how: &Entry,
     ) -> Result<Self, StoreError> {
-        let tx = db.begin().await?;
-        let tx = scoped(tx, &tenant.to_string(), &noted(actor)).await?;
+        let tx = begin(db, how).await?;
+        begun(&tx, scoped(&tenant.to_string()), &settings(how)).await?;
         Ok(Self { tx, tenant })
     }
 
-    /// One that only reads, and sees all the time what was there when it began.
-    pub(crate) async fn open_snapshot(
+    /// One of a project that is known by its name or its id; none if there is no such project.
+    pub(crate) async fn enter(
         db: &DatabaseConnection,
-        tenant: TenantId,
-    ) -> Result<Self, StoreError> {
-        let (level, mode) = (IsolationLevel::RepeatableRead, AccessMode::ReadOnly);
-        let tx = db.begin_with_config(Some(level), Some(mode)).await?;
-        let also = [("idle_in_transaction_session_timeout", PATIENCE)];
-        let tx = scoped(tx, &tenant.to_string(), &also).await?;
-        Ok(Self { tx, tenant })
+        project: &ProjectKey,
+        how: &Entry,
+    ) -> Result<Option<Self>, StoreError> {
+        let (name, id) = match project {
+            ProjectKey::Named(name) => (Some(name.to_string()), None),
+            ProjectKey::Id(id) => (None, Some(id.uuid())),
+        };
+        let tx = begin(db, how).await?;
+        let entered = ("enter_project($1, $2)", vec![name.into(), id.into()]);
+        let Some(row) = begun(&tx, entered, &settings(how)).await? else {
+            return Ok(None);
+        };
+        let tenant: Option<Uuid> = row.try_get_by_index(0)?;
+        let tenant = tenant.map(TenantId::new);
+        Ok(tenant.map(|tenant| Self { tx, tenant }))
     }
 
     /// The project.
@@ -119,6 +148,18 @@ impl Tx {
         self.advisory("pg_advisory_xact_lock_shared").await
     }
 
+    /// Changes a setting until the end of the transaction, for a test.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    #[cfg(feature = "testing")]
+    pub async fn set(&self, name: &str, value: &str) -> Result<(), StoreError> {
+        let sql = "SELECT set_config($1, $2, true)";
+        execute(&self.tx, sql, [name.into(), value.into()])
+            .await
+            .map(drop)
+    }
+
     /// A setting as the transaction has it, in its base unit, for a test.
     ///
     /// # Errors
@@ -140,7 +181,8 @@ impl FleetTx {
         db: &DatabaseConnection,
         actor: Option<&Actor>,
     ) -> Result<Self, StoreError> {
-        let tx = scoped(db.begin().await?, "*", &noted(actor)).await?;
+        let tx = db.begin().await?;
+        begun(&tx, scoped("*"), &actor.map(noted).unwrap_or_default()).await?;
         Ok(Self { tx })
     }
 
@@ -183,39 +225,92 @@ pub(crate) fn among(column: impl ColumnTrait, ids: impl IntoIterator<Item = i32>
 
 /// The columns of a table under an alias, named so that `Model::from_query_result(row, "<alias>_")` finds them.
 pub(crate) fn columns<E: EntityTrait>(alias: &str) -> String {
-    let columns = E::Column::iter().map(|column| {
+    columns_of::<E>(alias, E::Column::iter())
+}
+
+/// Some columns of a table under an alias, named as [`columns`] does.
+pub(crate) fn columns_of<E: EntityTrait>(
+    alias: &str,
+    columns: impl IntoIterator<Item = E::Column>,
+) -> String {
+    let columns = columns.into_iter().map(|column| {
         let name = column.as_str();
         format!("{alias}.{name} AS {alias}_{name}")
     });
     columns.collect::<Vec<_>>().join(", ")
 }
 
+/// What was joined to a row under a prefix; none if there was nothing to join.
+pub(crate) fn joined<M: FromQueryResult>(
+    row: &QueryResult,
+    prefix: &str,
+) -> Result<Option<M>, StoreError> {
+    match M::from_query_result_nullable(row, prefix) {
+        Ok(found) => Ok(Some(found)),
+        Err(TryGetError::Null(_)) => Ok(None),
+        Err(TryGetError::DbErr(error)) => Err(error.into()),
+    }
+}
+
+/// An array of ids, by the number of its parameter, for what is asked again and again. Gathered like this it looks as
+/// long to the planner before it knows the ids as afterwards, so the database keeps one plan and does not plan each time.
+pub(crate) fn ids_in(parameter: usize) -> String {
+    format!("ARRAY(SELECT unnest(${parameter}::integer[]))")
+}
+
+/// Settings and their values.
+type Settings<'a> = Vec<(&'static str, &'a str)>;
+
+/// What is set besides the scope.
+fn settings(how: &Entry) -> Settings<'_> {
+    match how {
+        Entry::Read => Vec::new(),
+        Entry::Snapshot => vec![("idle_in_transaction_session_timeout", PATIENCE)],
+        Entry::Write(actor) => noted(actor),
+    }
+}
+
 /// What the change log reads of whoever changes something.
-fn noted(actor: Option<&Actor>) -> Vec<(&'static str, &str)> {
-    let Some(actor) = actor else {
-        return Vec::new();
-    };
+fn noted(actor: &Actor) -> Settings<'_> {
     vec![
         ("evenkeel.actor", actor.name.as_str()),
         ("evenkeel.request", actor.request_id.as_str()),
     ]
 }
 
-/// Sets the scope and more in one statement. The settings are local to the transaction, or the pool would hand one
-/// tenant's rows to another.
-async fn scoped(
-    tx: DatabaseTransaction,
-    scope: &str,
+async fn begin(db: &DatabaseConnection, how: &Entry) -> Result<DatabaseTransaction, StoreError> {
+    let tx = db.begin().await?;
+    if *how == Entry::Snapshot {
+        // Both in one, before anything else is asked.
+        let snapshot = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY";
+        tx.execute_unprepared(snapshot).await?;
+    }
+    Ok(tx)
+}
+
+/// The call that sets the scope, and its parameters.
+type Call = (&'static str, Vec<Value>);
+
+fn scoped(scope: &str) -> Call {
+    (
+        "set_config('evenkeel.tenant', $1, true)",
+        vec![scope.into()],
+    )
+}
+
+/// Sets the scope and more in one statement, and gives its row. The settings are local to the transaction, or the pool
+/// would hand one tenant's rows to another.
+async fn begun(
+    tx: &DatabaseTransaction,
+    (scope, mut values): Call,
     also: &[(&str, &str)],
-) -> Result<DatabaseTransaction, StoreError> {
-    let (mut calls, mut values) = (Vec::new(), Vec::new());
-    for (name, value) in iter::once(&("evenkeel.tenant", scope)).chain(also) {
+) -> Result<Option<QueryResult>, StoreError> {
+    let mut calls = vec![scope.to_owned()];
+    for (name, value) in also {
         values.push(Value::from(*value));
         calls.push(format!("set_config('{name}', ${}, true)", values.len()));
     }
-    let sql = format!("SELECT {}", calls.join(", "));
-    execute(&tx, sql, values).await?;
-    Ok(tx)
+    one(tx, format!("SELECT {}", calls.join(", ")), values).await
 }
 
 /// A statement whose answer does not matter.

@@ -1,49 +1,56 @@
 //! Hosts as they are shown.
 
-use std::collections::HashMap;
-
 use evenkeel_api as api;
 use evenkeel_api::Timestamps;
 use evenkeel_api::host::HostResource;
 use evenkeel_domain::host::{Host, HostState};
-use evenkeel_store::{Tx, hardware, instances};
+use evenkeel_store::Tx;
+use evenkeel_store::hosts::WholeHost;
+use evenkeel_store::related::{self, Related, Wanted};
 
 use super::hardware::made_of;
-use crate::instances::{Related, resource as instance_resource};
+use crate::instances::resource as instance_resource;
 use crate::places::{Places, labels};
 use crate::problem::Problem;
 use crate::providers;
 use crate::shape::triplet;
 
-/// Hosts with what runs on them, what they are made of, where they stand and who brought them, in the order given: the
-/// same number of statements for any number of hosts.
-pub async fn resources(tx: &Tx, hosts: Vec<Host>) -> Result<Vec<HostResource>, Problem> {
-    let ids: Vec<_> = hosts.iter().map(|host| host.id).collect();
-    let instances = instances::of_hosts(tx, &ids).await?;
-    let related = Related::of(tx, &instances).await?;
-    let places = Places::of_hosts(tx, &hosts).await?;
-    let providers = providers::of_hosts(tx, &hosts).await?;
-    let mut hardware = hardware::of_hosts(tx, &ids).await?;
-    let by_host: HashMap<_, _> = instances.iter().map(|on| (on.host, on)).collect();
-    let whole = |host: &Host| {
-        let provider = host.provider.and_then(|id| providers.get(&id));
+/// Hosts with what runs on them, what they are made of, where they stand and who brought them, in the order given: one
+/// statement for any number of hosts.
+pub async fn resources(tx: &Tx, hosts: Vec<WholeHost>) -> Result<Vec<HostResource>, Problem> {
+    let mut wanted = Wanted::default();
+    for whole in &hosts {
+        wanted.add_host(&whole.host);
+        if let Some(instance) = &whole.instance {
+            wanted.add_instance(instance);
+        }
+    }
+    let related = related::read(tx, &wanted).await?;
+    let shown = |whole: WholeHost| {
+        let instance = whole.instance.as_ref();
         let shown = HostResource {
-            instance: by_host
-                .get(&host.id)
-                .map(|instance| Box::new(instance_resource(instance, &related))),
-            provider: provider.map(providers::resource),
-            ..resource(host, &places)
+            instance: instance.map(|on| Box::new(instance_resource(on, &related))),
+            ..brought(&whole.host, &related)
         };
-        match hardware.remove(&host.id) {
+        match whole.hardware {
             Some(hardware) => made_of(hardware, shown),
             None => shown,
         }
     };
-    Ok(hosts.iter().map(whole).collect())
+    Ok(hosts.into_iter().map(shown).collect())
+}
+
+/// A host with who brought it, without what runs on it and what it is made of.
+pub fn brought(host: &Host, related: &Related) -> HostResource {
+    let provider = host.provider.and_then(|id| related.providers.get(&id));
+    HostResource {
+        provider: provider.map(providers::resource),
+        ..resource(host, Places::of(related))
+    }
 }
 
 /// A host without what runs on it, what it is made of and who brought it.
-pub fn resource(host: &Host, places: &Places) -> HostResource {
+pub fn resource(host: &Host, places: Places<'_>) -> HostResource {
     let (host_status, host_status_indicator, host_status_timestamp) = triplet(&host.status);
     let onboarded = host.current == HostState::Onboarded;
     HostResource {

@@ -42,7 +42,6 @@ pub async fn summarize_hosts(
         .map_err(|bad| Problem::not_understood("filter", &bad))?;
     let tx = app.read(&call).await?;
     let counted = hosts::summary(&tx, filter.as_ref()).await?;
-    tx.commit().await?;
     let shown = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     Ok(Json(HostSummary {
         total: shown(counted.total),

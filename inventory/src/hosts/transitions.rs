@@ -36,19 +36,19 @@ pub async fn reregister_host(
     let id: HostId = id_of_path(WHAT, &path.resource_id)?;
     let name = Name::parse_up_to("name", &asked.body.name, Registration::MAX_NAME)?;
     let now = app.clock.now();
-    let mut host = hosts::find(&tx, id).await?;
+    let host = hosts::find(&tx, id).await?;
     if asked.given.contains_key("name") && host.name != name {
         let change = HostChange {
             name: Some(name),
             ..HostChange::default()
         };
-        host = hosts::change(&tx, id, &change, now).await?;
+        hosts::change(&tx, id, &change, now).await?;
     }
     if asked.given.contains_key("autoOnboard") {
         let state = Registration::desired_if(asked.body.auto_onboard);
-        host = hosts::want(&tx, id, state, now).await?;
+        hosts::want(&tx, id, state, now).await?;
     }
-    let answer = one(&tx, host).await?;
+    let answer = one(&tx, id).await?;
     tx.commit().await?;
     Ok(answer)
 }

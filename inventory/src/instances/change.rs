@@ -77,14 +77,14 @@ pub fn anew(instance: &Instance, body: InstancePatch) -> InstancePatch {
 /// Makes an instance what it should be, if it is not yet.
 pub async fn change(
     tx: &Tx,
-    instance: Instance,
+    instance: &Instance,
     wanted: &InstancePatch,
     now: Time,
-) -> Result<Instance, Problem> {
-    check_fixed(&input(&instance), wanted)?;
-    let change = difference(&instance, wanted)?;
+) -> Result<(), Problem> {
+    check_fixed(&input(instance), wanted)?;
+    let change = difference(instance, wanted)?;
     if change == InstanceChange::default() {
-        return Ok(instance);
+        return Ok(());
     }
     let os = change.os.unwrap_or(instance.summary.os);
     match (change.policy, change.os, instance.policy) {
@@ -92,7 +92,8 @@ pub async fn change(
         (None, Some(_), Some(policy)) => check_fit(tx, "osID", policy, os).await?,
         _ => {}
     }
-    Ok(instances::change(tx, instance.id, &change, now).await?)
+    instances::change(tx, instance.id, &change, now).await?;
+    Ok(())
 }
 
 /// What is chosen when an instance is made may be named with the value that it has, and with no other.

@@ -1,57 +1,14 @@
 //! Instances on the wire.
 
-use std::collections::HashMap;
-
 use evenkeel_api as api;
 use evenkeel_api::Timestamps;
 use evenkeel_api::instance::{InstanceCondition, InstanceResource};
 use evenkeel_domain::condition::Condition;
-use evenkeel_domain::id::{OsId, PolicyId};
 use evenkeel_domain::instance::{Instance, InstanceKind, InstanceState};
-use evenkeel_domain::os::OsProfile;
-use evenkeel_domain::policy::UpdatePolicy;
-use evenkeel_store::{StoreError, Tx, os_profiles, policies};
+use evenkeel_store::related::Related;
 
 use crate::shape::triplet;
 use crate::{operating_systems as os, policies as policy};
-
-/// What instances refer to.
-#[derive(Debug, Default)]
-pub struct Related {
-    oses: HashMap<OsId, OsProfile>,
-    policies: HashMap<PolicyId, UpdatePolicy>,
-}
-
-impl Related {
-    /// What these instances refer to: at most two statements for any number of them.
-    pub async fn of(tx: &Tx, instances: &[Instance]) -> Result<Self, StoreError> {
-        let mut related = Self::default();
-        let mut oses: Vec<_> = instances
-            .iter()
-            .map(|instance| instance.summary.os)
-            .collect();
-        oses.sort_unstable();
-        oses.dedup();
-        if !oses.is_empty() {
-            let found = os_profiles::find_many(tx, &oses).await?;
-            related.oses = found.into_iter().map(|os| (os.id, os)).collect();
-        }
-        let mut used: Vec<_> = instances
-            .iter()
-            .filter_map(|instance| instance.policy)
-            .collect();
-        used.sort_unstable();
-        used.dedup();
-        if !used.is_empty() {
-            let found = policies::find_many(tx, &used).await?;
-            related.policies = found
-                .into_iter()
-                .map(|policy| (policy.id, policy))
-                .collect();
-        }
-        Ok(related)
-    }
-}
 
 /// An instance with its operating system and policy, without its host.
 pub fn resource(instance: &Instance, related: &Related) -> InstanceResource {

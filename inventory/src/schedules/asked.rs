@@ -8,6 +8,7 @@ use evenkeel_domain::Time;
 use evenkeel_domain::filter::{Comparison, Condition, Filter, Resource, Test};
 use evenkeel_domain::schedule::ScheduleTarget;
 use evenkeel_store::listing::{self as stored, Listing};
+use evenkeel_store::related;
 use evenkeel_store::{StoreError, Tx, hosts};
 
 use super::{repeated, target};
@@ -84,7 +85,13 @@ impl Asked {
             ScheduleTarget::Site(id) => (Some(id), None),
             ScheduleTarget::Region(id) => (None, Some(id)),
         };
-        let places = Places::find(tx, site, region).await?;
+        let wanted = related::Wanted {
+            sites: site.into_iter().collect(),
+            regions: region.into_iter().collect(),
+            ..related::Wanted::default()
+        };
+        let related = related::read(tx, &wanted).await?;
+        let places = Places::of(&related);
         let within = region.or_else(|| site.and_then(|id| places.region_of(id)));
         let above = places
             .upwards(within)

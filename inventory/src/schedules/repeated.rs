@@ -112,9 +112,7 @@ pub async fn get_repeated_schedule(
     let tx = app.read(&call).await?;
     let id: RepeatedScheduleId = id_of_path(WHAT, &path.resource_id)?;
     let schedule = schedules::find(&tx, id).await?;
-    let answer = one(&tx, &schedule).await?;
-    tx.commit().await?;
-    Ok(answer)
+    one(&tx, &schedule).await
 }
 
 /// Describe a repeated schedule anew. What is left out is emptied, but for the time zone: that stays, because clients of the

@@ -91,9 +91,7 @@ pub async fn get_single_schedule(
     let tx = app.read(&call).await?;
     let id: SingleScheduleId = id_of_path(WHAT, &path.resource_id)?;
     let schedule = schedules::find(&tx, id).await?;
-    let answer = one(&tx, &schedule).await?;
-    tx.commit().await?;
-    Ok(answer)
+    one(&tx, &schedule).await
 }
 
 /// Describe a single schedule anew. What is left out is emptied. A start that is changed must be in the future.

@@ -2,7 +2,7 @@
 //! settings.
 
 use evenkeel_domain::host::Host;
-use evenkeel_domain::id::RegionId;
+use evenkeel_domain::id::{InstanceId, OsId, RegionId};
 use evenkeel_domain::order::Order;
 use evenkeel_domain::os::OsProfile;
 use sea_orm::FromQueryResult;
@@ -10,7 +10,6 @@ use sea_orm::FromQueryResult;
 use crate::chain::Chain;
 use crate::error::StoreError;
 use crate::keyed::Keyed;
-use crate::nodes::NodeState;
 use crate::rows::{os_profile, update_order};
 use crate::tx::{Tx, columns, one};
 
@@ -26,7 +25,8 @@ pub struct Surroundings {
 pub async fn surroundings(
     tx: &Tx,
     host: &Host,
-    node: &NodeState,
+    instance: InstanceId,
+    os: OsId,
 ) -> Result<Surroundings, StoreError> {
     let sql = format!(
         "WITH RECURSIVE up (id, nearness) AS ( \
@@ -46,8 +46,8 @@ pub async fn surroundings(
     );
     let values = [
         tx.tenant().uuid().into(),
-        node.os.bits().cast_signed().into(),
-        node.instance.bits().cast_signed().into(),
+        os.bits().cast_signed().into(),
+        instance.bits().cast_signed().into(),
         host.site.map(|site| site.bits().cast_signed()).into(),
     ];
     let what = os_profile::Entity::WHAT;
@@ -58,7 +58,7 @@ pub async fn surroundings(
     Ok(Surroundings {
         os: os_profile::Model::from_query_result(&row, "o_")?.try_into()?,
         chain: Chain {
-            instance: node.instance,
+            instance,
             host: host.id,
             site: host.site,
             regions: regions

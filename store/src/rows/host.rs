@@ -1,8 +1,10 @@
 //! Rows of `hosts`.
 
+use evenkeel_domain::place::Metadata;
 use sea_orm::entity::prelude::*;
 
 use crate::keyed::Keyed;
+use crate::rows::Kept;
 use crate::tx::Scoped;
 
 #[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
@@ -26,7 +28,7 @@ pub struct Model {
     pub created_at: DateTimeUtc,
     pub updated_at: DateTimeUtc,
     pub site_id: Option<i32>,
-    pub metadata: Json,
+    pub metadata: Kept<Metadata>,
     pub provider_id: Option<i32>,
     pub user_lvm_size: i32,
 }

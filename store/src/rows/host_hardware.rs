@@ -1,7 +1,9 @@
 //! Rows of `host_hardware`.
 
+use evenkeel_domain::hardware::{Gpu, Nic, Storage, Usb};
 use sea_orm::entity::prelude::*;
 
+use crate::rows::Kept;
 use crate::tx::Scoped;
 
 #[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
@@ -30,10 +32,10 @@ pub struct Model {
     pub bios_vendor: String,
     pub bmc_kind: String,
     pub bmc_ip: String,
-    pub storages: Json,
-    pub nics: Json,
-    pub usbs: Json,
-    pub gpus: Json,
+    pub storages: Kept<Vec<Storage>>,
+    pub nics: Kept<Vec<Nic>>,
+    pub usbs: Kept<Vec<Usb>>,
+    pub gpus: Kept<Vec<Gpu>>,
     pub digest: Vec<u8>,
     pub created_at: DateTimeUtc,
     pub updated_at: DateTimeUtc,

@@ -1,11 +1,12 @@
 //! Rows of `os_profiles`.
 
 use sea_orm::entity::prelude::*;
+use serde::Deserialize;
 
 use crate::keyed::Keyed;
 use crate::tx::Scoped;
 
-#[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
+#[derive(Clone, Debug, PartialEq, DeriveEntityModel, Deserialize)]
 #[sea_orm(table_name = "os_profiles")]
 pub struct Model {
     #[sea_orm(primary_key, auto_increment = false)]

@@ -1,11 +1,14 @@
 //! Rows of `regions`.
 
+use evenkeel_domain::place::Metadata;
 use sea_orm::entity::prelude::*;
+use serde::Deserialize;
 
 use crate::keyed::Keyed;
+use crate::rows::Kept;
 use crate::tx::Scoped;
 
-#[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
+#[derive(Clone, Debug, PartialEq, DeriveEntityModel, Deserialize)]
 #[sea_orm(table_name = "regions")]
 pub struct Model {
     #[sea_orm(primary_key, auto_increment = false)]
@@ -14,7 +17,7 @@ pub struct Model {
     pub id: i32,
     pub name: String,
     pub parent_id: Option<i32>,
-    pub metadata: Json,
+    pub metadata: Kept<Metadata>,
     pub created_at: DateTimeUtc,
     pub updated_at: DateTimeUtc,
 }

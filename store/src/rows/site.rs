@@ -1,11 +1,14 @@
 //! Rows of `sites`.
 
+use evenkeel_domain::place::Metadata;
 use sea_orm::entity::prelude::*;
+use serde::Deserialize;
 
 use crate::keyed::Keyed;
+use crate::rows::Kept;
 use crate::tx::Scoped;
 
-#[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
+#[derive(Clone, Debug, PartialEq, DeriveEntityModel, Deserialize)]
 #[sea_orm(table_name = "sites")]
 pub struct Model {
     #[sea_orm(primary_key, auto_increment = false)]
@@ -16,7 +19,7 @@ pub struct Model {
     pub region_id: Option<i32>,
     pub latitude: i32,
     pub longitude: i32,
-    pub metadata: Json,
+    pub metadata: Kept<Metadata>,
     pub created_at: DateTimeUtc,
     pub updated_at: DateTimeUtc,
 }

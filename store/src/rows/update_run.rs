@@ -1,8 +1,11 @@
 //! Rows of `update_runs`.
 
+use evenkeel_domain::package::PackageChange;
+use evenkeel_domain::run::{Account, Origin};
 use sea_orm::entity::prelude::*;
 
 use crate::keyed::Keyed;
+use crate::rows::Kept;
 use crate::tx::Scoped;
 
 #[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
@@ -17,7 +20,7 @@ pub struct Model {
     pub description: String,
     pub attempt: Option<Uuid>,
     pub policy_id: Option<i32>,
-    pub origin: Json,
+    pub origin: Kept<Origin>,
     pub target_digest: Option<String>,
     pub state: String,
     pub state_since: DateTimeUtc,
@@ -25,7 +28,7 @@ pub struct Model {
     pub cause: Option<String>,
     pub failure_kind: Option<String>,
     pub failure: Option<String>,
-    pub packages: Json,
+    pub packages: Kept<Vec<PackageChange>>,
     pub log: String,
     pub sequence: i32,
     pub generation: i64,
@@ -35,7 +38,7 @@ pub struct Model {
     pub granted_kind: Option<String>,
     pub granted_id: Option<i32>,
     pub packages_digest: Option<Vec<u8>>,
-    pub account: Json,
+    pub account: Kept<Account>,
 }
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]

@@ -7,17 +7,15 @@ use evenkeel_domain::run::{
     AbandonCause, AttemptId, CancelCause, Failure, FailureKind, RecordedEvent, RunState, UpdateRun,
 };
 use evenkeel_domain::tenant::TenantId;
-use serde::Serialize;
-use serde_json::Value;
 
 use crate::error::StoreError;
-use crate::rows::{run_event, update_run::Model};
+use crate::rows::{Kept, run_event, update_run::Model};
 
 const TABLE: &str = "update_runs";
 
-pub(super) fn into_row(tenant: TenantId, run: &UpdateRun) -> Result<Model, StoreError> {
+pub(super) fn into_row(tenant: TenantId, run: &UpdateRun) -> Model {
     let state = parts(&run.state);
-    Ok(Model {
+    Model {
         tenant_id: tenant.uuid(),
         id: run.id.bits().cast_signed(),
         instance_id: run.instance.bits().cast_signed(),
@@ -25,7 +23,7 @@ pub(super) fn into_row(tenant: TenantId, run: &UpdateRun) -> Result<Model, Store
         description: run.description.clone(),
         attempt: run.attempt.map(|attempt| attempt.0),
         policy_id: run.origin.policy_id().map(|id| id.bits().cast_signed()),
-        origin: json(&run.origin, run.id, "origin")?,
+        origin: Kept(run.origin.clone()),
         target_digest: run.origin.target.as_ref().map(Target::digest),
         state: run.state.name().to_owned(),
         state_since: run.state.since(),
@@ -33,9 +31,9 @@ pub(super) fn into_row(tenant: TenantId, run: &UpdateRun) -> Result<Model, Store
         cause: state.cause.map(str::to_owned),
         failure_kind: state.failure.map(|failure| failure.kind.name().to_owned()),
         failure: state.failure.map(|failure| failure.reason.clone()),
-        packages: json(&run.packages, run.id, "packages")?,
+        packages: Kept(run.packages.clone()),
         log: run.log.clone(),
-        account: json(&run.account, run.id, "account")?,
+        account: Kept(run.account.clone()),
         sequence: run.sequence.cast_signed(),
         generation: run.generation,
         granted_at: run.granted_at,
@@ -44,15 +42,7 @@ pub(super) fn into_row(tenant: TenantId, run: &UpdateRun) -> Result<Model, Store
         granted_kind: None,
         granted_id: None,
         packages_digest: None,
-    })
-}
-
-fn json(value: &impl Serialize, run: RunId, column: &'static str) -> Result<Value, StoreError> {
-    serde_json::to_value(value).map_err(|_| StoreError::Corrupt {
-        table: TABLE,
-        row: run.bits().cast_signed(),
-        column,
-    })
+    }
 }
 
 /// The columns that are true only in some states.
@@ -104,11 +94,11 @@ pub(super) fn from_row(row: Model) -> Result<UpdateRun, StoreError> {
         name: row.name,
         description: row.description,
         attempt: row.attempt.map(AttemptId),
-        origin: serde_json::from_value(row.origin).map_err(|_| corrupt("origin"))?,
+        origin: row.origin.0,
         state,
-        packages: serde_json::from_value(row.packages).map_err(|_| corrupt("packages"))?,
+        packages: row.packages.0,
         log: row.log,
-        account: serde_json::from_value(row.account).map_err(|_| corrupt("account"))?,
+        account: row.account.0,
         sequence: row.sequence.cast_unsigned(),
         generation: row.generation,
         granted_at: row.granted_at,

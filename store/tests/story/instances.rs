@@ -77,7 +77,7 @@ async fn what_an_instance_starts_with_is_kept_and_cannot_go_before_it() {
     );
 
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let found = instances::of_hosts(&tx, &[made.host, plain.host]).await;
+    let found = instances::find_many(&tx, &[made.id, plain.id]).await;
     let mut found = found.expect("both");
     found.sort_unstable_by_key(|instance| instance.id != made.id);
     assert_eq!(found[0], made);

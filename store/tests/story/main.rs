@@ -18,6 +18,7 @@ mod listing_world;
 mod node_tokens;
 mod orders;
 mod places;
+mod related;
 mod runs;
 mod stops;
 mod tallies;

@@ -231,9 +231,4 @@ async fn sites_are_counted_in_all_that_lies_in_a_region() {
     assert_eq!(counts.get(&outer.id), Some(&3));
     assert_eq!(counts.get(&inner.id), Some(&2));
     assert_eq!(counts.get(&empty.id), None);
-    let above = regions::with_outer(&tx, &[inner.id])
-        .await
-        .expect("regions");
-    assert_eq!(above.len(), 2);
-    assert_eq!(above[&inner.id].spec.parent, Some(outer.id));
 }

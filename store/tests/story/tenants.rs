@@ -1,15 +1,18 @@
 //! Projects, walls between them, and what is in them.
 
+use std::sync::atomic::Ordering;
+
 use evenkeel_domain::assignment::{Limits, Scope};
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::os::OsSpec;
 use evenkeel_domain::policy::{PolicySpec, Wish};
-use evenkeel_domain::tenant::TenantId;
-use evenkeel_store::testing::fresh_store;
+use evenkeel_domain::tenant::{ProjectName, TenantId};
+use evenkeel_store::testing::{counting, fresh_database, fresh_store};
 use evenkeel_store::{
-    Actor, Conflict, StoreError, assignments, changes, hosts, instances, nodes, os_profiles,
-    policies,
+    Actor, Conflict, Entry, ProjectKey, Store, StoreError, StoreOptions, Tx, assignments, changes,
+    hosts, instances, nodes, os_profiles, policies,
 };
+use uuid::Uuid;
 
 use crate::house::{NOON, bookworm, count, node, project, registration};
 
@@ -140,13 +143,9 @@ async fn any_number_of_ids_is_looked_up_at_once() {
         .map(evenkeel_domain::id::HostId::nth)
         .collect();
     ids.push(host.id);
-    assert_eq!(
-        instances::of_hosts(&tx, &ids)
-            .await
-            .expect("an answer")
-            .len(),
-        1
-    );
+    let whole = hosts::find_many_whole(&tx, &ids).await.expect("an answer");
+    assert_eq!(whole.len(), 1);
+    assert!(whole[0].instance.is_some());
     assert_eq!(
         hosts::find_many(&tx, &ids).await.expect("an answer").len(),
         1
@@ -214,6 +213,91 @@ async fn a_release_whose_name_is_taken_gets_a_profile_all_the_same() {
         .await
         .expect("the same");
     assert_eq!(made.id, again.id);
+}
+
+fn called(name: &str) -> ProjectKey {
+    ProjectKey::Named(ProjectName::parse("name", name).expect("a name"))
+}
+
+#[tokio::test]
+async fn a_project_is_entered_in_one_statement_by_its_name_or_its_id() {
+    let store = fresh_store().await;
+    let ours = project(&store, "ours").await;
+    let theirs = project(&store, "theirs").await;
+    node(&store, ours, 1).await;
+    let (counted, sent) = counting(&store);
+    for how in [Entry::Read, Entry::Snapshot] {
+        for (key, wanted, hosts) in [
+            (called("ours"), Some(ours), 1),
+            (ProjectKey::Id(ours), Some(ours), 1),
+            (called("theirs"), Some(theirs), 0),
+            (called("nobodys"), None, 0),
+            (ProjectKey::Id(TenantId::new(Uuid::nil())), None, 0),
+        ] {
+            let before = sent.load(Ordering::Relaxed);
+            let entered = counted.enter(&key, &how).await.expect("an answer");
+            assert_eq!(sent.load(Ordering::Relaxed) - before, 1);
+            assert_eq!(entered.as_ref().map(Tx::tenant), wanted, "{key:?}");
+            if let Some(tx) = entered {
+                assert_eq!(count(&tx, Resource::Host, "").await, hosts);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_enters_to_read_writes_nothing_and_who_enters_to_write_is_noted() {
+    let store = fresh_store().await;
+    let ours = project(&store, "ours").await;
+    let enter = async |how: Entry| {
+        let entered = store.enter(&called("ours"), &how).await;
+        entered.expect("an answer").expect("a project")
+    };
+    let tx = enter(Entry::Snapshot).await;
+    let refused = hosts::register(&tx, &registration(1), NOON).await;
+    assert!(refused.is_err());
+    drop(tx);
+
+    let actor = Actor {
+        name: "alice".into(),
+        request_id: "r-1".into(),
+    };
+    let tx = enter(Entry::Write(actor)).await;
+    let host = hosts::register(&tx, &registration(1), NOON).await;
+    let host = host.expect("a host");
+    tx.commit().await.expect("committed");
+    let tx = store.tenant(ours).await.expect("a transaction");
+    let log = changes::of(&tx, "host", host.id.bits()).await;
+    let noted = log.expect("a log").pop().expect("a change");
+    assert_eq!(
+        (noted.actor.as_deref(), noted.request_id.as_deref()),
+        (Some("alice"), Some("r-1"))
+    );
+}
+
+/// There is one connection, so each transaction gets it from the one before.
+#[tokio::test]
+async fn nothing_is_left_on_its_connection_of_a_transaction_that_was_dropped() {
+    let options = StoreOptions {
+        max_connections: 1,
+        ..StoreOptions::default()
+    };
+    let store = Store::connect(&fresh_database().await, options).await;
+    let store = store.expect("connected");
+    let ours = project(&store, "ours").await;
+    let tx = store.tenant(ours).await.expect("a transaction");
+    let host = hosts::register(&tx, &registration(1), NOON).await;
+    host.expect("a host");
+    drop(tx);
+    let nobodys = store.enter(&called("nobodys"), &Entry::Read).await;
+    assert!(nobodys.expect("an answer").is_none());
+    let snapshot = store.snapshot(ours).await.expect("a transaction");
+    assert_eq!(count(&snapshot, Resource::Host, "").await, 0);
+    drop(snapshot);
+    let bare = "DO $$ BEGIN IF coalesce(current_setting('evenkeel.tenant', true), '') <> '' \
+                OR current_setting('transaction_read_only') <> 'off' \
+                THEN RAISE 'something is left'; END IF; END $$";
+    store.unprepared(bare).await.expect("nothing is left");
 }
 
 #[tokio::test]

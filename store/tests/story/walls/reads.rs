@@ -9,11 +9,13 @@ use evenkeel_domain::pause::PauseScope;
 use evenkeel_domain::run::AttemptId;
 use evenkeel_store::decisions::{Horizon, Reading};
 use evenkeel_store::nodes::Machine;
+use evenkeel_store::related::{Related, Wanted};
 use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::{
     StoreError, Tx, assignments, changes, contacts, contents, custom_configs, decisions, hardware,
     hosts, instances, join_tokens, listing, local_accounts, node_tokens, nodes, orders,
-    os_profiles, pauses, policies, providers, regions, runs, schedules, settings, sites, versions,
+    os_profiles, pauses, policies, providers, regions, related, runs, schedules, settings, sites,
+    versions,
 };
 use uuid::Uuid;
 
@@ -37,6 +39,7 @@ pub async fn all(tx: &Tx, of: &Of) -> Told {
     all.extend(runners(tx, of).await);
     all.extend(catalogue(tx, of).await);
     all.extend(first_day(tx, of).await);
+    all.extend(references(tx, of).await);
     all.extend(wishes(tx, of).await);
     all.extend(counts(tx, of).await);
     all.extend(history(tx, of).await);
@@ -63,6 +66,8 @@ async fn machines(tx: &Tx, of: &Of) -> Told {
     tell! {
         hosts::find => (tx, host);
         hosts::find_many => (tx, &[host]);
+        hosts::find_whole => (tx, host);
+        hosts::find_many_whole => (tx, &[host]);
         hosts::find_by_uuid => (tx, uuid);
         hosts::find_known => (tx, uuid, None);
         hosts::lock => (tx, host);
@@ -79,8 +84,9 @@ async fn runners(tx: &Tx, of: &Of) -> Told {
         instances::find => (tx, instance);
         instances::lock => (tx, instance);
         instances::find_by_host => (tx, host);
-        instances::of_hosts => (tx, &[host]);
         instances::find_many => (tx, &[instance]);
+        instances::find_with_host => (tx, instance);
+        instances::find_with_hosts => (tx, &[instance]);
         nodes::find => (tx, instance);
         nodes::read => (tx, machine);
         nodes::lock => (tx, host);
@@ -102,7 +108,6 @@ async fn catalogue(tx: &Tx, of: &Of) -> Told {
         policies::find_many => (tx, &[policy]);
         regions::find => (tx, region);
         regions::find_many => (tx, &[region]);
-        regions::with_outer => (tx, &[region]);
         regions::count_sites => (tx, &[region]);
         sites::find => (tx, site);
         sites::find_many => (tx, &[site]);
@@ -124,6 +129,26 @@ async fn first_day(tx: &Tx, of: &Of) -> Told {
     }
 }
 
+/// Whether what others refer to is told, one kind after the other.
+async fn references(tx: &Tx, of: &Of) -> Told {
+    let mut kinds: [Wanted; 8] = Default::default();
+    kinds[0].oses.insert(of.image.id);
+    kinds[1].policies.insert(of.policy);
+    kinds[2].wishes.insert(of.policy);
+    kinds[3].sites.insert(of.site.id);
+    kinds[4].regions.insert(of.region.id);
+    kinds[5].providers.insert(of.provider.id);
+    kinds[6].local_accounts.insert(of.account.id);
+    kinds[7].custom_configs.insert(of.config.id);
+    let mut all = Told::new();
+    for wanted in kinds {
+        let found = related::read(tx, &wanted).await;
+        let found = found.map(|found| found != Related::default());
+        all.push(("related::read".to_owned(), told(found)));
+    }
+    all
+}
+
 async fn wishes(tx: &Tx, of: &Of) -> Told {
     let (instance, chain) = (of.instance.id, &of.world.chain);
     let (single, again) = (of.single.id, of.repeated.id);
@@ -131,7 +156,6 @@ async fn wishes(tx: &Tx, of: &Of) -> Told {
     tell! {
         assignments::find => (tx, Scope::Instance(instance), NOON);
         assignments::all => (tx, NOON);
-        assignments::of_instances => (tx, &[instance]);
         pauses::find => (tx, PauseScope::Project);
         pauses::all => (tx);
         orders::find => (tx, instance);
@@ -143,6 +167,7 @@ async fn wishes(tx: &Tx, of: &Of) -> Told {
         schedules::repeated::find_many => (tx, &[again]);
         schedules::repeated::along => (tx, chain);
         decisions::world => (tx, &of.host, &of.node, &horizon, look);
+        decisions::applied => (tx, &of.host, &of.instance);
     }
 }
 
@@ -186,6 +211,8 @@ async fn history(tx: &Tx, of: &Of) -> Told {
         runs::find_sampled => (tx, instance);
         runs::events => (tx, run);
         runs::find_many => (tx, &[run]);
+        runs::find_whole => (tx, run);
+        runs::find_many_whole => (tx, &[run]);
         contents::get => (tx, &[1; 32]);
         contents::get_many => (tx, &[[1; 32]]);
         contents::touch => (tx, &[1; 32], NOON);

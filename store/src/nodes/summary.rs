@@ -1,0 +1,79 @@
+//! What of a node's row people see. The rest of the row is long, and is not read for it.
+
+use evenkeel_domain::Time;
+use evenkeel_domain::condition::Condition;
+use evenkeel_domain::id::OsId;
+use evenkeel_domain::instance::Summary;
+use evenkeel_domain::status::{Indication, Status};
+use sea_orm::FromQueryResult;
+
+use crate::error::StoreError;
+use crate::rows::node_state::{Column, Entity};
+use crate::rows::{Kept, named};
+use crate::tx::columns_of;
+
+/// The part of a row of `node_states` that people see.
+#[derive(Debug, FromQueryResult)]
+pub(crate) struct SummaryRow {
+    instance_id: i32,
+    os_id: i32,
+    provisioned: bool,
+    status: String,
+    status_indication: String,
+    status_at: Time,
+    update_status: String,
+    update_status_indication: String,
+    update_status_at: Time,
+    os_update_available: String,
+    conditions: Kept<Vec<Condition>>,
+    packages_digest: Option<Vec<u8>>,
+}
+
+impl SummaryRow {
+    /// Its columns under an alias.
+    pub(crate) fn columns(alias: &str) -> String {
+        let columns = [
+            Column::InstanceId,
+            Column::OsId,
+            Column::Provisioned,
+            Column::Status,
+            Column::StatusIndication,
+            Column::StatusAt,
+            Column::UpdateStatus,
+            Column::UpdateStatusIndication,
+            Column::UpdateStatusAt,
+            Column::OsUpdateAvailable,
+            Column::Conditions,
+            Column::PackagesDigest,
+        ];
+        columns_of::<Entity>(alias, columns)
+    }
+}
+
+impl TryFrom<SummaryRow> for Summary {
+    type Error = StoreError;
+
+    fn try_from(row: SummaryRow) -> Result<Self, StoreError> {
+        const TABLE: &str = "node_states";
+        let id = row.instance_id;
+        let indication = |name: &str, column| named(Indication::from_name(name), TABLE, id, column);
+        let packages = row.packages_digest.map(TryInto::try_into).transpose().ok();
+        Ok(Self {
+            os: OsId::from_bits(row.os_id.cast_unsigned()),
+            provisioned: row.provisioned,
+            status: Status {
+                indication: indication(&row.status_indication, "status_indication")?,
+                text: row.status,
+                at: row.status_at,
+            },
+            update_status: Status {
+                indication: indication(&row.update_status_indication, "update_status_indication")?,
+                text: row.update_status,
+                at: row.update_status_at,
+            },
+            os_update_available: row.os_update_available,
+            conditions: row.conditions.0,
+            packages: named(packages, TABLE, id, "packages_digest")?,
+        })
+    }
+}

@@ -1,0 +1,73 @@
+//! Runs with where they happened.
+
+use std::sync::LazyLock;
+
+use evenkeel_domain::id::RunId;
+use evenkeel_domain::instance::Instance;
+use evenkeel_domain::run::UpdateRun;
+use evenkeel_domain::text::Name;
+use sea_orm::{FromQueryResult, QueryResult};
+
+use crate::error::StoreError;
+use crate::instances;
+use crate::keyed::Keyed;
+use crate::rows::named;
+use crate::rows::update_run::{Entity, Model};
+use crate::tx::{Tx, all, columns, ids_in};
+
+/// A run with where it happened.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WholeRun {
+    /// The run.
+    pub run: UpdateRun,
+    /// The instance that it is of.
+    pub instance: Instance,
+    /// The name of its host; may be empty.
+    pub host_name: Name,
+}
+
+static WHOLE: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT {}, {}, h.name AS host_name FROM update_runs r \
+         JOIN instances i ON i.tenant_id = r.tenant_id AND i.id = r.instance_id \
+         JOIN hosts h ON h.tenant_id = i.tenant_id AND h.id = i.host_id {} \
+         WHERE r.tenant_id = $1 AND r.id = ANY ({})",
+        columns::<Entity>("r"),
+        instances::columns(),
+        instances::JOINED,
+        ids_in(2),
+    )
+});
+
+/// The run with this id, whole: one statement.
+///
+/// # Errors
+/// There is none in the project.
+pub async fn find_whole(tx: &Tx, id: RunId) -> Result<WholeRun, StoreError> {
+    let found = find_many_whole(tx, &[id]).await?.pop();
+    found.ok_or(StoreError::NotFound { what: Entity::WHAT })
+}
+
+/// The runs with these ids that there are, whole and in no order: one statement for any number of them.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn find_many_whole(tx: &Tx, ids: &[RunId]) -> Result<Vec<WholeRun>, StoreError> {
+    let ids: Vec<i32> = ids.iter().map(|id| id.bits().cast_signed()).collect();
+    let values = [tx.tenant().uuid().into(), ids.into()];
+    let rows = all(tx.conn(), WHOLE.as_str(), values).await?;
+    rows.iter().map(whole).collect()
+}
+
+fn whole(row: &QueryResult) -> Result<WholeRun, StoreError> {
+    let run = Model::from_query_result(row, "r_")?;
+    let id = run.id;
+    let instance = instances::from_row(row)?;
+    let name: String = row.try_get("", "host_name")?;
+    let name = Name::parse("name", &name).ok();
+    Ok(WholeRun {
+        run: run.try_into()?,
+        instance: named(instance, "update_runs", id, "instance_id")?,
+        host_name: named(name, "hosts", id, "name")?,
+    })
+}
