@@ -3,11 +3,14 @@
 
 mod case;
 mod reason;
+mod steady;
 mod target;
 #[cfg(test)]
 mod tests;
 
 pub use reason::Reason;
+pub(crate) use steady::first_after;
+pub use steady::steady_until;
 pub use target::{Target, TargetKind, target};
 
 use case::Case;
@@ -119,7 +122,7 @@ pub struct Grant {
     pub target: Target,
     /// When, as `[start, end)`.
     pub windows: Vec<(Time, Time)>,
-    /// When it is worth nothing any more.
+    /// When it is worth nothing any more: a full hour.
     pub expires: Time,
 }
 
@@ -198,27 +201,10 @@ impl Decision {
 /// Decides what a node should do now. Total: a broken wish gives a reason, never an error.
 #[must_use]
 pub fn decide(known: &NodeFacts, wanted: &Wanted, open: Option<&OpenRun>, now: Time) -> Decision {
-    if !known.trusted {
-        return Decision::idle(Reason::NotTrusted, None);
-    }
-    if !known.provisioned {
-        return Decision::idle(Reason::NotProvisioned, None);
-    }
-    let case = Case {
-        known,
-        wanted,
-        windows: wanted.windows_now(now),
-        now,
-    };
-    let decision = match open {
-        Some(run) if run.state.is_untouched() => case.untouched(run),
-        Some(run) => Decision::goes_on(run),
-        None => match target(known, wanted) {
-            Ok(target) => case.fresh(target),
-            Err(reason) => Decision::idle(reason, None),
-        },
-    };
-    case.with_grant(decision, open)
+    let case = Case::of(known, wanted, now);
+    let decision = case.decide(open);
+    let grant = case.grant(&decision, open);
+    Decision { grant, ..decision }
 }
 
 impl Wanted {

@@ -9,6 +9,7 @@ mod detail;
 mod echo;
 mod evidence;
 mod repeated;
+mod steady;
 #[cfg(test)]
 mod tests;
 mod way;
@@ -18,3 +19,4 @@ pub use delivery::{Answer, Asked, Delivered, Slot, answer};
 pub use detail::{Detail, MAX_DETAIL};
 pub use evidence::{Before, Doubt, Proof, Sample, SampleKind, Seen, evidence};
 pub use repeated::RepeatedOnWire;
+pub use steady::{Shows, is_settled, steady_until};

@@ -2,6 +2,7 @@
 
 use chrono::TimeDelta;
 
+use super::steady::full_hour;
 use super::{
     Act, Decision, Grant, NodeFacts, Protocol, Reason, Target, TargetKind, Verdict, Wanted, target,
 };
@@ -12,15 +13,42 @@ use crate::window::{Opener, Window, Windows};
 
 /// One question: a node, what applies to it, and an instant.
 pub(super) struct Case<'a> {
-    pub(super) known: &'a NodeFacts,
-    pub(super) wanted: &'a Wanted,
-    pub(super) windows: Windows,
-    pub(super) now: Time,
+    known: &'a NodeFacts,
+    wanted: &'a Wanted,
+    windows: Windows,
+    now: Time,
 }
 
-impl Case<'_> {
+impl<'a> Case<'a> {
+    pub(super) fn of(known: &'a NodeFacts, wanted: &'a Wanted, now: Time) -> Self {
+        Self {
+            known,
+            wanted,
+            windows: wanted.windows_now(now),
+            now,
+        }
+    }
+
+    /// What to do, without the leave that is given ahead.
+    pub(super) fn decide(&self, open: Option<&OpenRun>) -> Decision {
+        if !self.known.trusted {
+            return Decision::idle(Reason::NotTrusted, None);
+        }
+        if !self.known.provisioned {
+            return Decision::idle(Reason::NotProvisioned, None);
+        }
+        match open {
+            Some(run) if run.state.is_untouched() => self.untouched(run),
+            Some(run) => Decision::goes_on(run),
+            None => match target(self.known, self.wanted) {
+                Ok(target) => self.fresh(target),
+                Err(reason) => Decision::idle(reason, None),
+            },
+        }
+    }
+
     /// An attempt is open and has changed nothing yet.
-    pub(super) fn untouched(&self, run: &OpenRun) -> Decision {
+    fn untouched(&self, run: &OpenRun) -> Decision {
         let cancel = |cause, because| Decision {
             act: Act::Cancel { run: run.id, cause },
             because,
@@ -104,7 +132,7 @@ impl Case<'_> {
     }
 
     /// No attempt is open.
-    pub(super) fn fresh(&self, target: Target) -> Decision {
+    fn fresh(&self, target: Target) -> Decision {
         let next = self.windows.next(self.now);
         if let Some(window) = self.windows.open(self.now) {
             let ordered = self.ordered_now();
@@ -198,43 +226,51 @@ impl Case<'_> {
         }
     }
 
-    /// Adds leave ahead to what waits for a window or may begin in one, for nodes that ask before they begin: each answer
-    /// replaces the leave that the one before gave. Whatever is counted or held is never granted ahead, and what a person
-    /// orders is for a node that can be reached.
-    pub(super) fn with_grant(&self, mut decision: Decision, open: Option<&OpenRun>) -> Decision {
-        let waiting = match (&decision.act, &decision.because) {
-            // The server may be gone when the node asks to begin.
-            (Act::Apply { target, .. }, _) | (Act::Fetch(target), Reason::WindowClosed { .. }) => {
-                Some(target.clone())
-            }
-            (Act::Continue(_), Reason::WindowClosed { .. }) => {
-                open.and_then(|run| run.target.clone())
-            }
-            _ => None,
+    /// Leave ahead: the windows that open before it expires. Each answer replaces the leave that the one before gave.
+    ///
+    /// It expires with the days of the policy, cut down to the full hour: so it never outlives them, and answers within
+    /// an hour give the same one. A day is the least, so it lasts for more than 23 hours when it is given.
+    pub(super) fn grant(&self, decision: &Decision, open: Option<&OpenRun>) -> Option<Grant> {
+        let (target, days) = self.leave_ahead(decision, open)?;
+        let expires = full_hour(self.now + days);
+        let counts = |window: &&Window| {
+            self.now < window.end && window.start < expires && window.opener != Opener::Order
         };
-        let (Some(target), Protocol::Own { .. }) = (waiting, &self.known.speaks) else {
-            return decision;
-        };
-        let Some(assigned) = self.wanted.nearest(self.known) else {
-            return decision;
-        };
-        let days = assigned.policy.spec.offline_days;
-        if days == 0 || assigned.limits.any() || self.wanted.held(assigned).is_some() {
-            return decision;
-        }
-        let expires = self.now + TimeDelta::days(i64::from(days));
-        let spans = self.windows.as_slice().iter();
-        let windows: Vec<_> = spans
-            .filter(|window| window.start < expires && window.opener != Opener::Order)
+        let windows = self.windows.as_slice().iter().filter(counts);
+        let windows: Vec<_> = windows
             .map(|window| (window.start, window.end.min(expires)))
             .collect();
-        if !windows.is_empty() {
-            decision.grant = Some(Grant {
-                target,
-                windows,
-                expires,
-            });
+        (!windows.is_empty()).then_some(Grant {
+            target,
+            windows,
+            expires,
+        })
+    }
+
+    /// What leave is given ahead for, and for how long: what waits for a window or may begin in one, on nodes that ask
+    /// before they begin. Whatever is counted or held is never granted ahead, and what a person orders is for a node that
+    /// can be reached.
+    pub(super) fn leave_ahead(
+        &self,
+        decision: &Decision,
+        open: Option<&OpenRun>,
+    ) -> Option<(Target, TimeDelta)> {
+        if !matches!(self.known.speaks, Protocol::Own { .. }) {
+            return None;
         }
-        decision
+        let target = match (&decision.act, &decision.because) {
+            // The server may be gone when the node asks to begin.
+            (Act::Apply { target, .. }, _) | (Act::Fetch(target), Reason::WindowClosed { .. }) => {
+                target
+            }
+            (Act::Continue(_), Reason::WindowClosed { .. }) => open?.target.as_ref()?,
+            _ => return None,
+        };
+        let assigned = self.wanted.nearest(self.known)?;
+        let days = assigned.policy.spec.offline_days;
+        if days == 0 || assigned.limits.any() || self.wanted.held(assigned).is_some() {
+            return None;
+        }
+        Some((target.clone(), TimeDelta::days(i64::from(days))))
     }
 }

@@ -8,6 +8,7 @@ use uuid::Uuid;
 mod images;
 mod properties;
 mod rules;
+mod steady;
 
 use super::*;
 use crate::assignment::{Brake, Limits, Scope};

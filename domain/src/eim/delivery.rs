@@ -19,13 +19,13 @@ use crate::window::{Opener, Window};
 
 /// For how long the agent is answered without a window before another one: longer than it repeats a call whose answer
 /// was lost, so that it has seen the empty answer (southbound section 3.3).
-const REST: TimeDelta = TimeDelta::seconds(15);
+pub(super) const REST: TimeDelta = TimeDelta::seconds(15);
 
 /// For how long after its window something may still be heard of an update.
-const ECHO: TimeDelta = TimeDelta::hours(1);
+pub(super) const ECHO: TimeDelta = TimeDelta::hours(1);
 
 /// So far a node's clock may be from ours, either way.
-const SKEW: TimeDelta = TimeDelta::minutes(5);
+pub(super) const SKEW: TimeDelta = TimeDelta::minutes(5);
 
 /// An agent that is told of a window that is open begins at once if so much of it is left, else never (southbound
 /// section 3.5).

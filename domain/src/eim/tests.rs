@@ -6,6 +6,7 @@ mod detail;
 mod evidence;
 mod images;
 mod slots;
+mod steady;
 mod worlds;
 
 use chrono::{DateTime, TimeDelta};
@@ -201,16 +202,19 @@ impl Story {
         })
     }
 
-    fn hear(&mut self, sample: &Sample) -> Proof {
-        let open = self.open();
-        let before = Before {
+    fn before<'a>(&'a self, open: Option<&'a OpenRun>) -> Before<'a> {
+        Before {
             seen: self.seen.as_ref(),
             delivered: &self.delivered,
-            open: open.as_ref(),
+            open,
             known: &self.known,
             images: &self.images,
-        };
-        let proof = super::evidence(&before, sample, self.now);
+        }
+    }
+
+    fn hear(&mut self, sample: &Sample) -> Proof {
+        let open = self.open();
+        let proof = super::evidence(&self.before(open.as_ref()), sample, self.now);
         for happening in &proof.events {
             self.bring(happening);
         }

@@ -15,7 +15,7 @@ fn any_state() -> impl Strategy<Value = RunState> {
 }
 
 prop_compose! {
-    fn any_world()(
+    pub(super) fn any_world()(
         trusted in prop::bool::weighted(0.9),
         provisioned in prop::bool::weighted(0.9),
         with_policy in prop::bool::weighted(0.8),

@@ -55,6 +55,14 @@ impl Node {
     }
 
     pub fn ask(&self, now: Time) -> Answer {
+        self.asked(now, |asked| super::answer(asked, now))
+    }
+
+    pub fn steady_until(&self, now: Time) -> Option<Time> {
+        self.asked(now, |asked| super::steady_until(asked, now))
+    }
+
+    fn asked<T>(&self, now: Time, then: impl FnOnce(&Asked<'_>) -> T) -> T {
         let mut wanted = self.wanted.clone();
         let passed = self.delivered.passed(&self.known, self.open.as_ref(), now);
         let me = InstanceId::nth(1);
@@ -66,14 +74,13 @@ impl Node {
             assigned.brake.behind = behind;
         }
         let decision = decide(&self.known, &wanted, self.open.as_ref(), now);
-        let asked = Asked {
+        then(&Asked {
             known: &self.known,
             wanted: &wanted,
             open: self.open.as_ref(),
             decision: &decision,
             before: &self.delivered,
-        };
-        super::answer(&asked, now)
+        })
     }
 
     /// Asks, and the answer arrives.
@@ -255,7 +262,7 @@ fn nightly(n: u32, hour: &str, zone: Zone) -> RepeatedSchedule {
 
 /// A node with a schedule of the agent's own kind, one in Berlin and a single one. Their windows open in 1, 2 and 3
 /// hours.
-fn with_schedules(mut node: Node) -> Node {
+pub(super) fn with_schedules(mut node: Node) -> Node {
     let berlin = Zone::parse("Europe/Berlin").expect("a zone");
     node.wanted.repeated = vec![nightly(2, "3", berlin), nightly(1, "2", Zone::UTC)];
     node.wanted.repeated.sort_by_key(|schedule| schedule.id);

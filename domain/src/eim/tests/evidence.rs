@@ -275,7 +275,7 @@ fn every_pair_of_samples_proves_what_it_proves() {
     insta::assert_snapshot!(table);
 }
 
-fn any_sample() -> impl Strategy<Value = Sample> {
+pub(super) fn any_sample() -> impl Strategy<Value = Sample> {
     let kinds = proptest::sample::select(SampleKind::ALL);
     let details = proptest::sample::select(vec!["", "one", "two", FAILED]);
     let images = proptest::sample::select(vec!["", "3.0.1", "3.0.2"]);

@@ -11,7 +11,7 @@ use crate::pause::{Pause, PauseScope};
 
 /// What happens to a node between two polls.
 #[derive(Clone, Debug)]
-enum Turn {
+pub(super) enum Turn {
     Time(i64),
     Windows(Vec<(i64, i64)>),
     Limit(Option<u32>, u32),
@@ -22,7 +22,7 @@ enum Turn {
     Ended(Verdict),
 }
 
-fn any_turn() -> impl Strategy<Value = Turn> {
+pub(super) fn any_turn() -> impl Strategy<Value = Turn> {
     let windows = vec((0i64..40, 1i64..8), 0..4);
     prop_oneof![
         5 => (1i64..5_000).prop_map(Turn::Time),
@@ -36,7 +36,7 @@ fn any_turn() -> impl Strategy<Value = Turn> {
     ]
 }
 
-fn take(node: &mut Node, turn: Turn, now: &mut Time) {
+pub(super) fn take(node: &mut Node, turn: Turn, now: &mut Time) {
     match turn {
         Turn::Time(seconds) => *now += TimeDelta::seconds(seconds),
         Turn::Windows(spans) => {

@@ -1,0 +1,178 @@
+//! Until when a node is answered the same, and which samples say nothing new.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::delivery::{Node, with_schedules};
+use super::evidence::any_sample;
+use super::worlds::{any_turn, take};
+use super::*;
+use crate::status::{Indication, Status};
+
+fn minutes(count: i64) -> TimeDelta {
+    TimeDelta::minutes(count)
+}
+
+#[test]
+fn a_node_without_windows_is_answered_the_same_for_ever() {
+    for mut node in [Node::packages(&[]), Node::image(&[])] {
+        node.poll(NOON);
+        assert_eq!(node.steady_until(NOON), None);
+    }
+}
+
+#[test]
+fn a_window_that_was_told_is_met_from_one_instant_to_the_next() {
+    let mut node = Node::packages(&[window(1, 2)]);
+    node.poll(NOON);
+    let until = |late| {
+        let until = node.steady_until(NOON + minutes(late));
+        until.map(|until| (until - NOON).num_minutes())
+    };
+    for (late, next) in [
+        (0, Some(55)),
+        (55, Some(60)),
+        (60, Some(110)),
+        (111, Some(120)),
+        (120, Some(180)),
+        (180, None),
+    ] {
+        assert_eq!(until(late), next, "after {late} minutes");
+    }
+}
+
+/// At that very instant the agent would still begin in it, and a moment later not any more.
+#[test]
+fn a_window_is_worth_it_for_ten_minutes_and_no_less() {
+    let node = Node::packages(&[window(0, 1), window(0, 3)]);
+    let last = NOON + minutes(50);
+    let too_late = last + TimeDelta::nanoseconds(1);
+    assert_eq!(node.ask(last).single, Some(span(0, 1)));
+    assert_eq!(node.ask(too_late).single, Some(span(0, 3)));
+    for now in [NOON, last] {
+        assert_eq!(node.steady_until(now), Some(too_late));
+    }
+}
+
+#[test]
+fn a_window_that_follows_another_one_waits_for_its_rest() {
+    let mut node = Node::packages(&[window(1, 2)]);
+    node.poll(NOON);
+    node.wanted.windows = Windows::from_now_on([window(3, 4)], NOON);
+    let cleared = NOON + TICK;
+    node.poll(cleared);
+    let follows = cleared + TimeDelta::seconds(15);
+    assert_eq!(node.steady_until(cleared), Some(follows));
+    assert_eq!(node.ask(follows).single, Some(span(3, 4)));
+}
+
+#[test]
+fn a_sample_that_is_repeated_is_settled_and_a_new_one_is_not() {
+    let mut story = Story::at_rest(false);
+    let (rest, failed) = (sample(SampleKind::UpToDate), sample(SampleKind::Failed));
+    assert!(story.is_settled(&rest, story.now));
+    assert!(!story.is_settled(&sample(SampleKind::Downloading), story.now));
+    assert!(!story.is_settled(&failed, story.now), "an anomaly");
+    story.hear(&failed);
+    assert!(story.is_settled(&failed, story.now), "it is known");
+    assert!(!story.is_settled(&rest, story.now), "that is over");
+
+    let mut doubted = Story::at_rest(true);
+    doubted.hear(&failed);
+    assert!(!doubted.is_settled(&failed, doubted.now), "it is doubted");
+    doubted.hear(&failed);
+    assert!(doubted.is_settled(&failed, doubted.now), "it was believed");
+}
+
+/// Its run was given up meanwhile, and that is what is shown.
+#[test]
+fn a_sample_that_is_to_be_shown_again_is_not_settled() {
+    let mut story = Story::at_rest(false);
+    story.shown = "Update failed";
+    let rest = sample(SampleKind::UpToDate);
+    assert!(!story.is_settled(&rest, story.now));
+    story.hear(&rest);
+    assert!(story.is_settled(&rest, story.now));
+}
+
+impl Story {
+    fn is_settled(&self, sample: &Sample, now: Time) -> bool {
+        let mut all = SampleKind::ALL.iter().map(|kind| kind.status());
+        let of_kind = all.find(|(text, _)| *text == self.shown);
+        let indication = of_kind.map_or(Indication::Unspecified, |(_, indication)| indication);
+        let status = Status::new(self.shown, indication, NOON);
+        let shows = Shows {
+            status: &status,
+            conditions: &self.conditions,
+        };
+        let open = self.open();
+        is_settled(&self.before(open.as_ref()), sample, &shows, now)
+    }
+
+    /// All that is kept of it but its runs.
+    fn kept(&self) -> (Option<Seen>, &'static str, Vec<Condition>, Image) {
+        let (conditions, running) = (&self.conditions, &self.known.running);
+        let seen = self.seen.clone();
+        (seen, self.shown, conditions.clone(), running.clone())
+    }
+}
+
+proptest! {
+    /// Whatever happened to the node before: once it has been told, it is told the same.
+    #[test]
+    fn a_node_is_answered_the_same_until_then(
+        has_images: bool,
+        has_repeated: bool,
+        turns in vec(any_turn(), 0..30),
+        share in 0i32..1_000,
+    ) {
+        let windows = [window(1, 3), window(2, 9)];
+        let mut node = if has_images { Node::image(&windows) } else { Node::packages(&windows) };
+        if has_repeated {
+            node = with_schedules(node);
+        }
+        let mut now = NOON;
+        for turn in turns {
+            take(&mut node, turn, &mut now);
+            node.poll(now);
+        }
+        for _ in 0..5 {
+            node.poll(now);
+        }
+        let answer = node.ask(now);
+        prop_assert_eq!(&answer.delivered, &node.delivered, "there is nothing to write");
+        let until = node.steady_until(now);
+        prop_assert!(until.is_none_or(|until| now < until));
+        let end = until.unwrap_or(now + hours(400));
+        let within = now + (end - now) / 1_000 * share;
+        for later in [within, end - TimeDelta::nanoseconds(1)] {
+            prop_assert_eq!(&node.ask(later), &answer);
+        }
+    }
+
+    /// What is settled changes nothing when it is heard, what is not changes something, and time has no part in it.
+    #[test]
+    fn a_sample_is_settled_when_it_changes_nothing(
+        samples in vec((any_sample(), 1usize..4), 1..12),
+        has_images: bool,
+        in_window: bool,
+    ) {
+        let mut story = Story::at_rest(in_window);
+        if has_images {
+            story.known = node(OsKind::Immutable);
+            story.images = vec![image(1, "3.0.1"), image(2, "3.0.2")];
+        }
+        let repeated = |(sample, times): &(Sample, usize)| vec![sample.clone(); *times];
+        for sample in samples.iter().flat_map(repeated) {
+            let now = story.now;
+            let is_settled = story.is_settled(&sample, now);
+            let until = story.delivered.steady_until(now);
+            let last = until.unwrap_or(now + hours(400)) - TimeDelta::nanoseconds(1);
+            prop_assert_eq!(story.is_settled(&sample, last), is_settled);
+            let before = story.kept();
+            let proof = story.hear(&sample);
+            let is_new = !proof.events.is_empty() || before != story.kept();
+            prop_assert_eq!(is_settled, !is_new, "{:?}", sample);
+        }
+    }
+}
