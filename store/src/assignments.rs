@@ -1,21 +1,18 @@
 //! What policies are assigned to, and how fast they may go.
 
 use evenkeel_domain::Time;
-use evenkeel_domain::assignment::{Assigned, Brake, Level, Limits, Scope};
+use evenkeel_domain::assignment::{Level, Limits, Scope};
 use evenkeel_domain::id::PolicyId;
-use evenkeel_domain::os::{Image, OsProfile};
-use evenkeel_domain::policy::UpdatePolicy;
 use sea_orm::sea_query::{Expr, OnConflict};
 use sea_orm::{
     ColumnTrait, Condition, EntityTrait, FromQueryResult, QueryFilter, QueryResult, Set,
 };
 
 use crate::brake::{FAILED, count, key};
-use crate::chain::Chain;
 use crate::error::StoreError;
 use crate::keyed::{self, Keyed};
 use crate::rows::assignment::{ActiveModel, Column, Entity, Model};
-use crate::rows::{host, instance, named, os_profile, region, site, update_policy};
+use crate::rows::{host, instance, named, region, site};
 use crate::tx::{self, Tx, columns, execute, one};
 
 const WHAT: &str = "assignment";
@@ -58,6 +55,29 @@ pub struct Resumption {
     pub by: String,
     /// Why, for people.
     pub reason: String,
+}
+
+/// What is assigned to something, without how far its limits are used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Given {
+    /// To what.
+    pub scope: Scope,
+    /// Which policy.
+    pub policy: PolicyId,
+    /// How fast it may go.
+    pub limits: Limits,
+}
+
+impl TryFrom<Model> for Given {
+    type Error = StoreError;
+
+    fn try_from(row: Model) -> Result<Self, StoreError> {
+        Ok(Self {
+            scope: scope_of(&row.target_kind, row.target_id)?,
+            policy: PolicyId::from_bits(row.policy_id.cast_unsigned()),
+            limits: limits(&row),
+        })
+    }
 }
 
 /// Assigns a policy, in place of the one that was assigned to the same. Failures count from now.
@@ -255,7 +275,7 @@ fn counted() -> String {
 fn assignment(row: &QueryResult) -> Result<Assignment, StoreError> {
     let model = Model::from_query_result(row, "a_")?;
     Ok(Assignment {
-        scope: scope(&model)?,
+        scope: scope_of(&model.target_kind, model.target_id)?,
         policy: PolicyId::from_bits(model.policy_id.cast_unsigned()),
         limits: limits(&model),
         since: model.since_at,
@@ -273,10 +293,10 @@ fn resumption(row: Model) -> Option<Resumption> {
     })
 }
 
-fn scope(row: &Model) -> Result<Scope, StoreError> {
-    let level = Level::from_name(&row.target_kind);
-    let level = named(level, "assignments", row.target_id, "target_kind")?;
-    Ok(Scope::from_bits(level, row.target_id.cast_unsigned()))
+/// What a row is about, by its columns.
+pub(crate) fn scope_of(kind: &str, id: i32) -> Result<Scope, StoreError> {
+    let level = named(Level::from_name(kind), "assignments", id, "target_kind")?;
+    Ok(Scope::from_bits(level, id.cast_unsigned()))
 }
 
 fn limits(row: &Model) -> Limits {
@@ -284,47 +304,6 @@ fn limits(row: &Model) -> Limits {
         max_concurrent: row.max_concurrent.map(i32::cast_unsigned),
         stop_after_failures: row.stop_after_failures.map(i32::cast_unsigned),
     }
-}
-
-/// What is assigned along a chain, nearest first, in one statement. How far the limits are used up is not read.
-pub(crate) async fn along(tx: &Tx, chain: &Chain) -> Result<Vec<Assigned>, StoreError> {
-    let sql = format!(
-        "SELECT {}, {}, {} \
-         FROM unnest($2::text[], $3::integer[]) WITH ORDINALITY AS c (target_kind, target_id, nearness) \
-         JOIN assignments a ON a.tenant_id = $1 AND a.target_kind = c.target_kind AND a.target_id = c.target_id \
-         JOIN update_policies p ON p.tenant_id = a.tenant_id AND p.id = a.policy_id \
-         LEFT JOIN os_profiles o ON o.tenant_id = p.tenant_id AND o.id = p.target_os_id \
-         ORDER BY c.nearness",
-        columns::<Entity>("a"),
-        columns::<update_policy::Entity>("p"),
-        columns::<os_profile::Entity>("o"),
-    );
-    let scopes = chain.scopes();
-    let kinds: Vec<String> = scopes
-        .iter()
-        .map(|scope| scope.level().name().to_owned())
-        .collect();
-    let ids: Vec<i32> = scopes
-        .iter()
-        .map(|scope| scope.bits().cast_signed())
-        .collect();
-    let values = [tx.tenant().uuid().into(), kinds.into(), ids.into()];
-    let rows = tx::all(tx.conn(), sql, values).await?;
-    rows.iter().map(assigned).collect()
-}
-
-fn assigned(row: &QueryResult) -> Result<Assigned, StoreError> {
-    let model = Model::from_query_result(row, "a_")?;
-    let policy = update_policy::Model::from_query_result(row, "p_")?;
-    let os = os_profile::Model::from_query_result_optional(row, "o_")?;
-    let os = os.map(OsProfile::try_from).transpose()?;
-    Ok(Assigned {
-        scope: scope(&model)?,
-        policy: UpdatePolicy::try_from(policy)?,
-        image: os.as_ref().map(Image::of),
-        limits: limits(&model),
-        brake: Brake::default(),
-    })
 }
 
 fn is(scope: Scope) -> Condition {

@@ -4,13 +4,17 @@
 //! whoever asks at the same time, on any replica. It is let go when the run of the instance ends. A slot of a node that
 //! starts by itself is let go as well when its time is over and no run was opened.
 
+use std::collections::{BTreeSet, HashMap};
+use std::sync::LazyLock;
+
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Brake, Scope};
 use evenkeel_domain::id::InstanceId;
 use sea_orm::Value;
 
+use crate::assignments::scope_of;
 use crate::error::StoreError;
-use crate::tx::{FleetTx, Tx, execute, one};
+use crate::tx::{FleetTx, Tx, all, execute, ids_in, one};
 
 /// A slot whose time is over is given back to its node for so long, if the news of its run comes late.
 pub(crate) const REVIVED_FOR: chrono::TimeDelta = chrono::TimeDelta::days(1);
@@ -28,33 +32,85 @@ pub(crate) async fn lock(tx: &Tx, scope: Scope) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// How far the limits of an assignment are used up, as an instance sees it.
+/// How far the limits of assignments are used up.
+#[derive(Debug, Default)]
+pub(crate) struct Counted(HashMap<Scope, Used>);
+
+/// How far the limits of one assignment are used up.
+#[derive(Debug)]
+struct Used {
+    /// Slots that anybody holds.
+    held: u32,
+    /// Who of those who were asked for holds one.
+    by: Vec<InstanceId>,
+    failures: u32,
+}
+
+impl Counted {
+    /// How far the limits of an assignment are used up, as an instance sees it that was asked for.
+    pub(crate) fn seen_by(&self, instance: InstanceId, scope: Scope) -> Brake {
+        let Some(used) = self.0.get(&scope) else {
+            return Brake::default();
+        };
+        let mine = used.by.contains(&instance);
+        Brake {
+            held: used.held.saturating_sub(u32::from(mine)),
+            mine,
+            failures: used.failures,
+            behind: None,
+        }
+    }
+}
+
+/// Slots of an assignment `a` that count.
+const HELD: &str = "FROM brake_slots s WHERE s.tenant_id = a.tenant_id AND s.target_kind = a.target_kind \
+    AND s.target_id = a.target_id AND (s.until_at IS NULL OR s.until_at > $5)";
+
+static READ: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT a.target_kind, a.target_id, (SELECT count(*) {HELD}), (SELECT count(*) {FAILED}), \
+         ARRAY(SELECT s.instance_id {HELD} AND s.instance_id = ANY ({})) \
+         FROM unnest(ARRAY(SELECT unnest($2::text[])), {}) AS c (target_kind, target_id) \
+         JOIN assignments a ON a.tenant_id = $1 AND a.target_kind = c.target_kind AND a.target_id = c.target_id",
+        ids_in(4),
+        ids_in(3),
+    )
+});
+
+/// How far the limits of assignments are used up, as instances see them: one statement for any number of them, and none
+/// for nobody.
 pub(crate) async fn read(
     tx: &Tx,
-    scope: Scope,
-    instance: InstanceId,
+    of: &[(InstanceId, Scope)],
     now: Time,
-) -> Result<Brake, StoreError> {
-    let sql = format!(
-        "SELECT (SELECT count(*) FROM brake_slots s WHERE s.tenant_id = a.tenant_id AND s.target_kind = a.target_kind \
-         AND s.target_id = a.target_id AND s.instance_id <> $4 AND (s.until_at IS NULL OR s.until_at > $5)), \
-         EXISTS (SELECT FROM brake_slots s WHERE s.tenant_id = a.tenant_id AND s.target_kind = a.target_kind \
-         AND s.target_id = a.target_id AND s.instance_id = $4 AND (s.until_at IS NULL OR s.until_at > $5)), \
-         (SELECT count(*) {FAILED}) \
-         FROM assignments a WHERE a.tenant_id = $1 AND a.target_kind = $2 AND a.target_id = $3"
-    );
-    let [tenant, kind, id] = key(tx, scope);
-    let instance = instance.bits().cast_signed();
-    let values = [tenant, kind, id, instance.into(), now.into()];
-    let Some(row) = one(tx.conn(), sql, values).await? else {
-        return Ok(Brake::default());
-    };
-    Ok(Brake {
-        held: count(row.try_get_by_index(0)?),
-        mine: row.try_get_by_index(1)?,
-        failures: count(row.try_get_by_index(2)?),
-        behind: None,
-    })
+) -> Result<Counted, StoreError> {
+    if of.is_empty() {
+        return Ok(Counted::default());
+    }
+    let scopes: BTreeSet<Scope> = of.iter().map(|(_, scope)| *scope).collect();
+    let kinds = scopes.iter().map(|scope| scope.level().name().to_owned());
+    let ids = scopes.iter().map(|scope| scope.bits().cast_signed());
+    let instances = of.iter().map(|(instance, _)| instance.bits().cast_signed());
+    let values = [
+        tx.tenant().uuid().into(),
+        kinds.collect::<Vec<String>>().into(),
+        ids.collect::<Vec<i32>>().into(),
+        instances.collect::<Vec<i32>>().into(),
+        now.into(),
+    ];
+    let mut counted = HashMap::new();
+    for row in all(tx.conn(), READ.as_str(), values).await? {
+        let kind: String = row.try_get_by_index(0)?;
+        let by: Vec<i32> = row.try_get_by_index(4)?;
+        let by = by.into_iter().map(i32::cast_unsigned);
+        let used = Used {
+            held: count(row.try_get_by_index(2)?),
+            failures: count(row.try_get_by_index(3)?),
+            by: by.map(InstanceId::from_bits).collect(),
+        };
+        counted.insert(scope_of(&kind, row.try_get_by_index(1)?)?, used);
+    }
+    Ok(Counted(counted))
 }
 
 pub(crate) fn count(counted: i64) -> u32 {

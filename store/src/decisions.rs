@@ -1,26 +1,32 @@
 //! What a decision is made from, read in one transaction. The poll, the begin and the explanation read the same.
 
-mod surroundings;
+mod own;
+mod scheduled;
+mod shared;
+mod together;
 
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Assigned, Brake, Scope};
-use evenkeel_domain::decide::{Act, Decision, NodeFacts, Protocol, Wanted, decide};
+use evenkeel_domain::decide::{Act, Decision, LastEnd, NodeFacts, Protocol, Wanted, decide};
 use evenkeel_domain::eim::Delivered;
 use evenkeel_domain::host::Host;
-use evenkeel_domain::id::{InstanceId, RunId};
+use evenkeel_domain::id::{InstanceId, OsId, RunId};
 use evenkeel_domain::instance::Instance;
-use evenkeel_domain::os::{Image, OsKind};
 use evenkeel_domain::run::{CancelCause, OpenRun, UpdateRun};
-use evenkeel_domain::schedule::{Ahead, Opens};
-use evenkeel_domain::window::Windows;
+use sea_orm::QueryResult;
+use serde::de::DeserializeOwned;
 
+use crate::brake::{self, Counted};
 use crate::chain::Chain;
 use crate::error::StoreError;
+use crate::keyed::Keyed;
 use crate::nodes::NodeState;
+use crate::rows::{Kept, instance};
 use crate::tx::Tx;
-use crate::{assignments, brake, os_profiles, pauses, runs, schedules};
-use surroundings::surroundings;
+use own::own;
+use shared::Shared;
+use together::Together;
 
 /// Server-wide settings that decisions depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +62,41 @@ impl Reading {
     pub const fn now(self) -> Time {
         match self {
             Self::Look(now) | Self::Judge(now) => now,
+        }
+    }
+}
+
+/// Whom a decision is about: a host, and what of its node decisions are made from.
+#[derive(Clone, Copy, Debug)]
+pub struct About<'a> {
+    /// The host.
+    pub host: &'a Host,
+    /// The instance on it.
+    pub instance: InstanceId,
+    /// The operating system that it runs.
+    pub os: OsId,
+    /// Whether it has spoken since its instance was made.
+    pub provisioned: bool,
+    /// How it speaks.
+    pub protocol: &'a Protocol,
+    /// How its last attempt ended.
+    pub last_end: Option<&'a LastEnd>,
+    /// What was delivered last to one of the ancestor's agents.
+    pub delivered: &'a Delivered,
+}
+
+impl<'a> About<'a> {
+    /// A host and what is known of its node.
+    #[must_use]
+    pub const fn node(host: &'a Host, node: &'a NodeState) -> Self {
+        Self {
+            host,
+            instance: node.instance,
+            os: node.os,
+            provisioned: node.provisioned,
+            protocol: &node.protocol,
+            last_end: node.last_end.as_ref(),
+            delivered: &node.delivered,
         }
     }
 }
@@ -122,44 +163,61 @@ impl World {
         let Some(scope) = self.applies().map(|assigned| assigned.scope) else {
             return Ok(());
         };
-        self.read_brake(tx, scope, reading.now()).await?;
-        // A refusal needs no exact count, so those who are refused do not wait for each other.
+        self.count_under(tx, scope, reading.now()).await?;
+        match reading {
+            Reading::Look(_) => Ok(()),
+            Reading::Judge(now) => self.count_alone(tx, scope, now).await,
+        }
+    }
+
+    /// Counts once more while nobody else does, if by what was counted leave could be given. A refusal needs no exact
+    /// count, so those who are refused do not wait for each other.
+    async fn count_alone(&mut self, tx: &Tx, scope: Scope, now: Time) -> Result<(), StoreError> {
         let is_free = self
             .applies()
             .is_some_and(|assigned| self.wanted.held(assigned).is_none());
-        if is_free && matches!(reading, Reading::Judge(_)) {
-            brake::lock(tx, scope).await?;
-            self.read_brake(tx, scope, reading.now()).await?;
+        if !is_free {
+            return Ok(());
         }
+        brake::lock(tx, scope).await?;
+        self.count_under(tx, scope, now).await
+    }
+
+    async fn count_under(&mut self, tx: &Tx, scope: Scope, now: Time) -> Result<(), StoreError> {
+        let counted = brake::read(tx, &[(self.instance, scope)], now).await?;
+        self.take_count(&counted, scope);
         Ok(())
     }
 
-    /// A node that starts by itself and let a window pass lets the others go first.
-    fn give_way(&mut self, node: &NodeState, now: Time) {
-        let open = self.run.as_ref().and_then(UpdateRun::as_open);
-        let (known, told) = (&self.known, &node.delivered);
-        let behind = if node.protocol == Protocol::Eim {
-            let passed = told.passed(known, open.as_ref(), now);
-            let about = (known, open.as_ref());
-            passed.and_then(|_| told.gives_way(about, &self.wanted, self.instance, now))
-        } else {
-            None
-        };
-        let scope = self.applies().map(|assigned| assigned.scope);
-        let mut policies = self.wanted.policies.iter_mut();
-        if let Some(assigned) = policies.find(|assigned| Some(assigned.scope) == scope) {
-            assigned.brake.behind = behind;
-        }
-    }
-
-    async fn read_brake(&mut self, tx: &Tx, scope: Scope, now: Time) -> Result<(), StoreError> {
-        let counted = brake::read(tx, scope, self.instance, now).await?;
+    fn take_count(&mut self, counted: &Counted, scope: Scope) {
+        let counted = counted.seen_by(self.instance, scope);
         let mut policies = self.wanted.policies.iter_mut();
         if let Some(assigned) = policies.find(|assigned| assigned.scope == scope) {
             let behind = assigned.brake.behind;
             assigned.brake = Brake { behind, ..counted };
         }
-        Ok(())
+    }
+
+    /// The assignment that applies, if it has limits.
+    fn limited(&self) -> Option<Scope> {
+        let limited = self.applies().filter(|assigned| assigned.limits.any());
+        limited.map(|assigned| assigned.scope)
+    }
+
+    /// A node that starts by itself and let a window pass lets the others go first.
+    fn give_way(&mut self, about: &About<'_>, scope: Scope, now: Time) {
+        if *about.protocol != Protocol::Eim {
+            return;
+        }
+        let open = self.run.as_ref().and_then(UpdateRun::as_open);
+        let (known, told) = (&self.known, about.delivered);
+        let passed = told.passed(known, open.as_ref(), now);
+        let about = (known, open.as_ref());
+        let behind = passed.and_then(|_| told.gives_way(about, &self.wanted, self.instance, now));
+        let mut policies = self.wanted.policies.iter_mut();
+        if let Some(assigned) = policies.find(|assigned| assigned.scope == scope) {
+            assigned.brake.behind = behind;
+        }
     }
 
     /// What is assigned and applies: nearest that fits.
@@ -167,6 +225,42 @@ impl World {
     pub fn applies(&self) -> Option<&Assigned> {
         self.wanted.nearest(&self.known)
     }
+}
+
+/// Reads what decisions about nodes of a project are made from, in their order: at most three statements for any number of
+/// nodes, and none for none.
+///
+/// # Errors
+/// One of them runs an operating system that is not in the project, or the database cannot be reached.
+pub async fn worlds(
+    tx: &Tx,
+    of: &[About<'_>],
+    horizon: &Horizon,
+    now: Time,
+) -> Result<Vec<World>, StoreError> {
+    if of.is_empty() {
+        return Ok(Vec::new());
+    }
+    let owns = own(tx, of).await?;
+    let mut shared = Shared::default();
+    shared.read(tx, of, Some(now)).await?;
+    let mut together = Together::new(&shared, horizon, now);
+    let (mut worlds, mut limited) = (Vec::new(), Vec::new());
+    for (about, own) in of.iter().zip(owns) {
+        let mut world = together.world(about, own)?;
+        if let Some(scope) = world.limited() {
+            world.give_way(about, scope, now);
+            limited.push((world.instance, scope));
+        }
+        worlds.push(world);
+    }
+    let counted = brake::read(tx, &limited, now).await?;
+    for world in &mut worlds {
+        if let Some(scope) = world.limited() {
+            world.take_count(&counted, scope);
+        }
+    }
+    Ok(worlds)
 }
 
 /// Reads what a decision about a node is made from.
@@ -180,59 +274,12 @@ pub async fn world(
     horizon: &Horizon,
     reading: Reading,
 ) -> Result<World, StoreError> {
-    let now = reading.now();
-    let around = surroundings(tx, host, node.instance, node.os).await?;
-    let known = NodeFacts {
-        trusted: host.is_trusted() && around.trusted,
-        provisioned: node.provisioned,
-        os_kind: around.os.spec.kind,
-        running: Image::of(&around.os),
-        speaks: node.protocol.clone(),
-        last_end: node.last_end.clone(),
-    };
-    let policies = assignments::along(tx, &around.chain).await?;
-    let ahead = Ahead {
-        opens: Opens::from_setting(around.any_schedule_status),
-        ..ahead(node, &policies, horizon, now)
-    };
-    let (singles, mut repeated) = schedules::along(tx, &around.chain, now).await?;
-    let mut windows: Vec<_> = singles
-        .iter()
-        .flat_map(|schedule| schedule.windows_from(&ahead))
-        .collect();
-    windows.extend(
-        repeated
-            .iter()
-            .flat_map(|schedule| schedule.windows_from(&ahead)),
-    );
-    repeated.retain(|schedule| ahead.opens.admits(schedule.spec.status));
-    let ids = policies.iter().map(|assigned| assigned.policy.id);
-    let wanted = Wanted {
-        pauses: pauses::concerning(tx, host.site, ids).await?,
-        images: match known.os_kind {
-            OsKind::Mutable => Vec::new(),
-            OsKind::Immutable => os_profiles::images(tx, &known.running.profile_name).await?,
-        },
-        policies,
-        windows: Windows::from_now_on(windows, now),
-        repeated,
-        fetch_ahead: horizon.fetch_ahead,
-        order: around.order,
-    };
-    let mut world = World {
-        instance: node.instance,
-        chain: around.chain,
-        known,
-        wanted,
-        run: runs::find_open(tx, node.instance).await?,
-        told: node.delivered.clone(),
-    };
-    if world
-        .applies()
-        .is_some_and(|assigned| assigned.limits.any())
-    {
-        world.give_way(node, now);
-        world.count(tx, reading).await?;
+    let about = About::node(host, node);
+    let found = worlds(tx, &[about], horizon, reading.now()).await?.pop();
+    let what = instance::Entity::WHAT;
+    let mut world = found.ok_or(StoreError::NotFound { what })?;
+    if let (Reading::Judge(now), Some(scope)) = (reading, world.limited()) {
+        world.count_alone(tx, scope, now).await?;
     }
     Ok(world)
 }
@@ -247,36 +294,31 @@ pub async fn applied(
     host: &Host,
     instance: &Instance,
 ) -> Result<Option<Assigned>, StoreError> {
-    let summary = &instance.summary;
-    let around = surroundings(tx, host, instance.id, summary.os).await?;
     // What it says and how its attempts ended has no part in what fits.
-    let known = NodeFacts {
-        trusted: host.is_trusted() && around.trusted,
-        provisioned: summary.provisioned,
-        os_kind: around.os.spec.kind,
-        running: Image::of(&around.os),
-        speaks: Protocol::Unknown,
+    let (unheard, nothing) = (Protocol::Unknown, Delivered::default());
+    let about = About {
+        host,
+        instance: instance.id,
+        os: instance.summary.os,
+        provisioned: instance.summary.provisioned,
+        protocol: &unheard,
         last_end: None,
+        delivered: &nothing,
     };
-    let policies = assignments::along(tx, &around.chain).await?;
+    let owns = own(tx, &[about]).await?;
+    let mut shared = Shared::default();
+    shared.read(tx, &[about], None).await?;
+    let Some(own) = owns.first() else {
+        return Ok(None);
+    };
+    let known = shared.known(&about, own)?;
+    let policies = shared.policies(&shared.chain(&about));
     let mut policies = policies.into_iter();
     Ok(policies.find(|assigned| assigned.misfit(&known).is_none()))
 }
 
-/// Which windows matter: those that leave may be given ahead for, to nodes that understand it.
-fn ahead(node: &NodeState, policies: &[Assigned], horizon: &Horizon, now: Time) -> Ahead {
-    let (longest, limit) = match node.protocol {
-        Protocol::Own { .. } => {
-            let days = policies.iter().map(|a| a.policy.spec.offline_days).max();
-            (TimeDelta::days(days.unwrap_or_default().into()), 64)
-        }
-        Protocol::Eim | Protocol::Unknown => (TimeDelta::zero(), 8),
-    };
-    Ahead {
-        now,
-        until: now + longest.max(horizon.fetch_ahead),
-        limit,
-        max_window: horizon.max_window,
-        opens: Opens::default(),
-    }
+/// The rows that a column gathers.
+fn gathered<M: DeserializeOwned>(row: &QueryResult, column: &str) -> Result<Vec<M>, StoreError> {
+    let rows: Option<Kept<Vec<M>>> = row.try_get("", column)?;
+    Ok(rows.map(|kept| kept.0).unwrap_or_default())
 }

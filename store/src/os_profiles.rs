@@ -4,12 +4,15 @@ use evenkeel_domain::Time;
 use evenkeel_domain::id::OsId;
 use evenkeel_domain::os::{Image, OsKind, OsProfile, OsProvider, OsSpec, SecurityFeature, Sha256};
 use sea_orm::{ActiveModelTrait, ColumnTrait, QueryFilter, Set};
+use serde::Deserialize;
 
 use crate::error::StoreError;
 use crate::rows::named;
 use crate::rows::os_profile::{ActiveModel, Column, Entity, Model};
 use crate::tx::{Tx, execute};
 use crate::{ids, keyed};
+
+const TABLE: &str = "os_profiles";
 
 /// Makes an entry.
 ///
@@ -103,22 +106,6 @@ pub async fn find_many(tx: &Tx, ids: &[OsId]) -> Result<Vec<OsProfile>, StoreErr
     keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
 }
 
-/// The images of a profile line that instances are updated to, in no order.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn images(tx: &Tx, profile_name: &str) -> Result<Vec<Image>, StoreError> {
-    let rows = tx
-        .scope::<Entity>()
-        .filter(Column::ProfileName.eq(profile_name))
-        .filter(Column::Kind.eq(OsKind::Immutable.name()))
-        .all(tx.conn())
-        .await?;
-    rows.into_iter()
-        .map(|row| Ok(Image::of(&row.try_into()?)))
-        .collect()
-}
-
 /// The entry of a profile line with an image id; none if there is none.
 ///
 /// # Errors
@@ -164,11 +151,53 @@ pub async fn delete(tx: &Tx, id: OsId) -> Result<(), StoreError> {
     keyed::delete::<Entity>(tx, id.bits()).await
 }
 
+/// What of an entry decisions are made from. The rest of the row may be long, and is not read for it.
+#[derive(Debug, Deserialize)]
+pub(crate) struct ImageRow {
+    id: i32,
+    name: String,
+    kind: String,
+    profile_name: String,
+    image_id: String,
+    image_url: String,
+    sha256: String,
+}
+
+impl ImageRow {
+    /// Its columns.
+    pub(crate) const COLUMNS: &str = "id, name, kind, profile_name, image_id, image_url, sha256";
+}
+
+/// An operating system as decisions know it: how it is updated, and its image.
+#[derive(Clone, Debug)]
+pub(crate) struct KindOfImage {
+    pub kind: OsKind,
+    pub image: Image,
+}
+
+impl TryFrom<ImageRow> for KindOfImage {
+    type Error = StoreError;
+
+    fn try_from(row: ImageRow) -> Result<Self, StoreError> {
+        let sha256 = Sha256::parse("sha256", &row.sha256).ok();
+        Ok(Self {
+            kind: named(OsKind::from_name(&row.kind), TABLE, row.id, "kind")?,
+            image: Image {
+                os: OsId::from_bits(row.id.cast_unsigned()),
+                sha256: named(sha256, TABLE, row.id, "sha256")?,
+                name: row.name,
+                profile_name: row.profile_name,
+                image_id: row.image_id,
+                url: row.image_url,
+            },
+        })
+    }
+}
+
 impl TryFrom<Model> for OsProfile {
     type Error = StoreError;
 
     fn try_from(row: Model) -> Result<Self, StoreError> {
-        const TABLE: &str = "os_profiles";
         let id = row.id;
         let security = SecurityFeature::from_name(&row.security_feature);
         let sha256 = Sha256::parse("sha256", &row.sha256).ok();

@@ -1,6 +1,5 @@
 //! Pauses: where nothing new starts.
 
-use evenkeel_domain::id::{PolicyId, SiteId};
 use evenkeel_domain::pause::{Pause, PauseScope};
 use sea_orm::sea_query::OnConflict;
 use sea_orm::{ColumnTrait, Condition, EntityTrait, QueryFilter, QueryOrder, Set};
@@ -9,7 +8,7 @@ use crate::error::StoreError;
 use crate::keyed::{self, Keyed};
 use crate::rows::pause::{ActiveModel, Column, Entity, Model};
 use crate::rows::{named, site, update_policy};
-use crate::tx::{Tx, among};
+use crate::tx::Tx;
 
 /// Pauses something, in place of an earlier pause of the same.
 ///
@@ -86,28 +85,6 @@ pub async fn all(tx: &Tx) -> Result<Vec<Pause>, StoreError> {
         .all(tx.conn())
         .await?;
     rows.into_iter().map(Pause::try_from).collect()
-}
-
-/// The pauses that concern a node at a site with these policies: that of the project first, then that of the site.
-pub(crate) async fn concerning(
-    tx: &Tx,
-    site: Option<SiteId>,
-    policies: impl IntoIterator<Item = PolicyId>,
-) -> Result<Vec<Pause>, StoreError> {
-    let policies = policies.into_iter().map(|id| id.bits().cast_signed());
-    let mut any = Condition::any().add(is(PauseScope::Project)).add(
-        Condition::all()
-            .add(Column::ScopeKind.eq("policy"))
-            .add(among(Column::ScopeId, policies)),
-    );
-    if let Some(site) = site {
-        any = any.add(is(PauseScope::Site(site)));
-    }
-    let rows = tx.scope::<Entity>().filter(any).all(tx.conn()).await?;
-    let pauses: Result<Vec<_>, _> = rows.into_iter().map(Pause::try_from).collect();
-    let mut pauses = pauses?;
-    pauses.sort_by_key(|pause| pause.scope);
-    Ok(pauses)
 }
 
 fn is(scope: PauseScope) -> Condition {

@@ -5,23 +5,16 @@ mod target;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::id::SingleScheduleId;
-use evenkeel_domain::schedule::{RepeatedSchedule, ScheduleStatus, SingleSchedule, SingleSpec};
+use evenkeel_domain::schedule::{ScheduleStatus, SingleSchedule, SingleSpec};
 use evenkeel_domain::text::Name;
-use sea_orm::{ActiveModelTrait, ColumnTrait, ExprTrait, QueryFilter, QueryOrder, Set};
+use sea_orm::{ActiveModelTrait, Set};
 
-use crate::chain::Chain;
 use crate::error::StoreError;
 use crate::rows::named;
-use crate::rows::single_schedule::{ActiveModel, Column, Entity, Model};
+use crate::rows::single_schedule::{ActiveModel, Entity, Model};
 use crate::tx::Tx;
 use crate::{ids, keyed};
 use target::TargetBits;
-
-const TARGET: target::Columns<Column> = target::Columns {
-    host: Column::TargetHostId,
-    site: Column::TargetSiteId,
-    region: Column::TargetRegionId,
-};
 
 /// Makes a schedule.
 ///
@@ -54,34 +47,6 @@ pub async fn find_many(
     ids: &[SingleScheduleId],
 ) -> Result<Vec<SingleSchedule>, StoreError> {
     keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
-}
-
-/// The schedules along a chain that are not over.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn to_come(tx: &Tx, chain: &Chain, now: Time) -> Result<Vec<SingleSchedule>, StoreError> {
-    let rows = tx
-        .scope::<Entity>()
-        .filter(TARGET.along(chain))
-        .filter(Column::EndAt.gt(now).or(Column::EndAt.is_null()))
-        .order_by_asc(Column::Id)
-        .all(tx.conn())
-        .await?;
-    rows.into_iter().map(SingleSchedule::try_from).collect()
-}
-
-/// The schedules of both kinds along a chain that are not over.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn along(
-    tx: &Tx,
-    chain: &Chain,
-    now: Time,
-) -> Result<(Vec<SingleSchedule>, Vec<RepeatedSchedule>), StoreError> {
-    let singles = to_come(tx, chain, now).await?;
-    Ok((singles, repeated::along(tx, chain).await?))
 }
 
 /// Makes a schedule say something else.

@@ -1,10 +1,11 @@
 //! Rows of `assignments`.
 
 use sea_orm::entity::prelude::*;
+use serde::Deserialize;
 
 use crate::tx::Scoped;
 
-#[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
+#[derive(Clone, Debug, PartialEq, DeriveEntityModel, Deserialize)]
 #[sea_orm(table_name = "assignments")]
 pub struct Model {
     #[sea_orm(primary_key, auto_increment = false)]

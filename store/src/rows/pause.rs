@@ -1,10 +1,11 @@
 //! Rows of `pauses`.
 
 use sea_orm::entity::prelude::*;
+use serde::Deserialize;
 
 use crate::tx::Scoped;
 
-#[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
+#[derive(Clone, Debug, PartialEq, DeriveEntityModel, Deserialize)]
 #[sea_orm(table_name = "pauses")]
 pub struct Model {
     #[sea_orm(primary_key, auto_increment = false)]

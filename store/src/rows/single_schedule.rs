@@ -1,11 +1,12 @@
 //! Rows of `single_schedules`.
 
 use sea_orm::entity::prelude::*;
+use serde::Deserialize;
 
 use crate::keyed::Keyed;
 use crate::tx::Scoped;
 
-#[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
+#[derive(Clone, Debug, PartialEq, DeriveEntityModel, Deserialize)]
 #[sea_orm(table_name = "single_schedules")]
 pub struct Model {
     #[sea_orm(primary_key, auto_increment = false)]

@@ -5,21 +5,14 @@ use evenkeel_domain::Time;
 use evenkeel_domain::id::RepeatedScheduleId;
 use evenkeel_domain::schedule::{Cron, RepeatedSchedule, RepeatedSpec, ScheduleStatus, Zone};
 use evenkeel_domain::text::Name;
-use sea_orm::{ActiveModelTrait, QueryFilter, QueryOrder, Set};
+use sea_orm::{ActiveModelTrait, Set};
 
-use super::target::{self, TargetBits};
-use crate::chain::Chain;
+use super::target::TargetBits;
 use crate::error::StoreError;
 use crate::rows::named;
-use crate::rows::repeated_schedule::{ActiveModel, Column, Entity, Model};
+use crate::rows::repeated_schedule::{ActiveModel, Entity, Model};
 use crate::tx::Tx;
 use crate::{ids, keyed};
-
-const TARGET: target::Columns<Column> = target::Columns {
-    host: Column::TargetHostId,
-    site: Column::TargetSiteId,
-    region: Column::TargetRegionId,
-};
 
 /// Makes a schedule.
 ///
@@ -56,20 +49,6 @@ pub async fn find_many(
     ids: &[RepeatedScheduleId],
 ) -> Result<Vec<RepeatedSchedule>, StoreError> {
     keyed::find_many::<Entity, _>(tx, ids.iter().map(|id| id.bits())).await
-}
-
-/// The schedules along a chain, by id.
-///
-/// # Errors
-/// The database cannot be reached.
-pub async fn along(tx: &Tx, chain: &Chain) -> Result<Vec<RepeatedSchedule>, StoreError> {
-    let rows = tx
-        .scope::<Entity>()
-        .filter(TARGET.along(chain))
-        .order_by_asc(Column::Id)
-        .all(tx.conn())
-        .await?;
-    rows.into_iter().map(RepeatedSchedule::try_from).collect()
 }
 
 /// Makes a schedule say something else.

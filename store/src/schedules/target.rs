@@ -2,10 +2,6 @@
 
 use evenkeel_domain::id::{HostId, RegionId, SiteId};
 use evenkeel_domain::schedule::ScheduleTarget;
-use sea_orm::{ColumnTrait, Condition};
-
-use crate::chain::Chain;
-use crate::tx::among;
 
 /// The values of the columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,38 +31,5 @@ impl TargetBits {
             .map(host)
             .or(self.site.map(site))
             .or(self.region.map(region))
-    }
-}
-
-/// The columns of a table.
-#[derive(Clone, Copy, Debug)]
-pub struct Columns<C> {
-    pub host: C,
-    pub site: C,
-    pub region: C,
-}
-
-impl<C: ColumnTrait> Columns<C> {
-    /// Meant for exactly this.
-    pub fn is(&self, target: ScheduleTarget) -> Condition {
-        let (column, bits) = match target {
-            ScheduleTarget::Host(id) => (&self.host, id.bits()),
-            ScheduleTarget::Site(id) => (&self.site, id.bits()),
-            ScheduleTarget::Region(id) => (&self.region, id.bits()),
-        };
-        Condition::all().add(column.eq(bits.cast_signed()))
-    }
-
-    /// Meant for the host of a chain, or for something that it is in.
-    pub fn along(&self, chain: &Chain) -> Condition {
-        let mut any = Condition::any().add(self.is(ScheduleTarget::Host(chain.host)));
-        if let Some(site) = chain.site {
-            any = any.add(self.is(ScheduleTarget::Site(site)));
-        }
-        if !chain.regions.is_empty() {
-            let regions = chain.regions.iter().map(|id| id.bits().cast_signed());
-            any = any.add(among(self.region, regions));
-        }
-        any
     }
 }

@@ -444,9 +444,9 @@ async fn what_a_node_is_known_by_is_kept() {
     assert_eq!(what, "host_resource");
 }
 
-/// What a poll costs: with the begin and the end of the transaction ten statements.
+/// What a poll costs: with the begin and the end of the transaction six statements.
 #[tokio::test]
-async fn a_poll_without_news_is_eight_statements() {
+async fn a_poll_without_news_is_four_statements() {
     let store = fresh_store().await;
     let tenant = project(&store, "ours").await;
     let (host, _) = node(&store, tenant, 1).await;
@@ -473,7 +473,7 @@ async fn a_poll_without_news_is_eight_statements() {
     tx.commit().await.expect("committed");
     assert_eq!(
         sent.load(Ordering::Relaxed),
-        8,
-        "scope, node, and what is wanted"
+        4,
+        "scope, node, what is its own, and what it shares with others"
     );
 }

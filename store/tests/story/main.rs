@@ -25,3 +25,4 @@ mod tallies;
 mod tenants;
 mod versions;
 mod walls;
+mod worlds;

@@ -7,7 +7,7 @@ use evenkeel_domain::filter::Resource;
 use evenkeel_domain::package::FoundVersion;
 use evenkeel_domain::pause::PauseScope;
 use evenkeel_domain::run::AttemptId;
-use evenkeel_store::decisions::{Horizon, Reading};
+use evenkeel_store::decisions::{About, Horizon, Reading};
 use evenkeel_store::nodes::Machine;
 use evenkeel_store::related::{Related, Wanted};
 use evenkeel_store::settings::ProjectSettings;
@@ -49,7 +49,7 @@ pub async fn all(tx: &Tx, of: &Of) -> Told {
 
 /// Whether this tells nothing.
 pub fn is_nothing(told: &str) -> bool {
-    let nothing = ["not found", "[]", "{}", "None", "false", "0", "([], [])"];
+    let nothing = ["not found", "[]", "{}", "None", "false", "0"];
     nothing.contains(&told)
 }
 
@@ -102,7 +102,6 @@ async fn catalogue(tx: &Tx, of: &Of) -> Told {
     tell! {
         os_profiles::find => (tx, os);
         os_profiles::find_many => (tx, &[os]);
-        os_profiles::images => (tx, &image.profile_name);
         os_profiles::find_image => (tx, &image.profile_name, &image.image_id);
         policies::find => (tx, policy);
         policies::find_many => (tx, &[policy]);
@@ -150,7 +149,7 @@ async fn references(tx: &Tx, of: &Of) -> Told {
 }
 
 async fn wishes(tx: &Tx, of: &Of) -> Told {
-    let (instance, chain) = (of.instance.id, &of.world.chain);
+    let (instance, about) = (of.instance.id, About::node(&of.host, &of.node));
     let (single, again) = (of.single.id, of.repeated.id);
     let (horizon, look) = (Horizon::default(), Reading::Look(NOON));
     tell! {
@@ -161,11 +160,9 @@ async fn wishes(tx: &Tx, of: &Of) -> Told {
         orders::find => (tx, instance);
         schedules::find => (tx, single);
         schedules::find_many => (tx, &[single]);
-        schedules::to_come => (tx, chain, NOON);
-        schedules::along => (tx, chain, NOON);
         schedules::repeated::find => (tx, again);
         schedules::repeated::find_many => (tx, &[again]);
-        schedules::repeated::along => (tx, chain);
+        decisions::worlds => (tx, &[about], &horizon, NOON);
         decisions::world => (tx, &of.host, &of.node, &horizon, look);
         decisions::applied => (tx, &of.host, &of.instance);
     }

@@ -1,0 +1,59 @@
+//! What is a node's own, read in one statement for any number of nodes: whether it is believed, its order, its open run.
+
+use std::sync::LazyLock;
+
+use evenkeel_domain::order::Order;
+use evenkeel_domain::run::UpdateRun;
+use sea_orm::QueryResult;
+
+use super::About;
+use crate::error::StoreError;
+use crate::rows::{update_order, update_run};
+use crate::tx::{Tx, all, columns, ids_in, joined};
+
+/// What is a node's own.
+#[derive(Debug)]
+pub struct Own {
+    /// Whether its instance is believed.
+    pub trusted: bool,
+    pub order: Option<Order>,
+    /// Its run that is not over.
+    pub run: Option<UpdateRun>,
+}
+
+pub(super) static OWN: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT coalesce(i.desired_state NOT IN ('untrusted', 'deleted') \
+         AND i.current_state NOT IN ('untrusted', 'deleted'), true) AS trusted, \
+         {}, {} \
+         FROM unnest({}) WITH ORDINALITY AS n (instance, place) \
+         LEFT JOIN instances i ON i.tenant_id = $1 AND i.id = n.instance \
+         LEFT JOIN update_orders u ON u.tenant_id = $1 AND u.instance_id = n.instance \
+         LEFT JOIN update_runs r ON r.tenant_id = $1 AND r.instance_id = n.instance AND r.ended_at IS NULL \
+         ORDER BY n.place",
+        columns::<update_order::Entity>("u"),
+        columns::<update_run::Entity>("r"),
+        ids_in(2),
+    )
+});
+
+/// What is the own of each of these nodes, in their order.
+pub(super) async fn own(tx: &Tx, of: &[About<'_>]) -> Result<Vec<Own>, StoreError> {
+    let instances = of.iter().map(|about| about.instance.bits().cast_signed());
+    let values = [
+        tx.tenant().uuid().into(),
+        instances.collect::<Vec<i32>>().into(),
+    ];
+    let rows = all(tx.conn(), OWN.as_str(), values).await?;
+    rows.iter().map(from_row).collect()
+}
+
+fn from_row(row: &QueryResult) -> Result<Own, StoreError> {
+    let order = joined::<update_order::Model>(row, "u_")?;
+    let run = joined::<update_run::Model>(row, "r_")?;
+    Ok(Own {
+        trusted: row.try_get("", "trusted")?,
+        order: order.map(Order::try_from).transpose()?,
+        run: run.map(UpdateRun::try_from).transpose()?,
+    })
+}
