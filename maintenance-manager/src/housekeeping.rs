@@ -1,19 +1,23 @@
 //! What is thrown away now and then: runs whose time is over, contents that nobody refers to, slots that nobody holds,
-//! versions of packages that no node tells of any more, tokens of nodes that have expired, tallies that are added up.
+//! versions of packages that no node tells of any more, tokens of nodes that have expired, changes that are logged long
+//! enough, tallies that are added up.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use evenkeel_domain::Time;
 use evenkeel_kit::clock::Clock;
-use evenkeel_store::{Store, StoreError, brake, contents, node_tokens, runs, tallies, versions};
+use evenkeel_store::{
+    Store, StoreError, brake, contents, log, node_tokens, runs, tallies, versions,
+};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tokio_cron_scheduler::{Job, JobScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
 
 use crate::outage::Outage;
-use crate::settings::Settings;
+use crate::settings::{Settings, delta};
 
 /// How many rows one transaction removes: none lasts long, and other replicas take others.
 const BATCH: u32 = 1_000;
@@ -32,6 +36,8 @@ pub struct Housekeeping {
     clock: Arc<dyn Clock>,
     when: String,
     retention_days: u32,
+    /// None keeps the log for ever.
+    log_kept: Option<TimeDelta>,
     outage: Arc<Outage>,
 }
 
@@ -48,6 +54,8 @@ pub struct Swept {
     pub versions: u64,
     /// Tokens of nodes.
     pub tokens: u64,
+    /// Changes in the log.
+    pub changes: u64,
     /// Tallies that their sum took the place of.
     pub tallies: u64,
 }
@@ -66,6 +74,7 @@ impl Housekeeping {
             clock,
             when: settings.housekeeping.clone(),
             retention_days: settings.retention_days(),
+            log_kept: (!settings.log_kept.is_zero()).then(|| delta(settings.log_kept)),
             outage: Arc::default(),
         }
     }
@@ -112,6 +121,7 @@ impl Housekeeping {
                     slots = swept.slots,
                     versions = swept.versions,
                     tokens = swept.tokens,
+                    changes = swept.changes,
                     tallies = swept.tallies,
                     "threw away what is not needed any more"
                 );
@@ -138,6 +148,7 @@ impl Housekeeping {
             swept.slots += batch.slots;
             swept.versions += batch.versions;
             swept.tokens += batch.tokens;
+            swept.changes += batch.changes;
             swept.tallies += batch.tallies;
             if batch == Swept::default() {
                 break;
@@ -149,6 +160,7 @@ impl Housekeeping {
             ("slots", swept.slots),
             ("versions", swept.versions),
             ("tokens", swept.tokens),
+            ("changes", swept.changes),
         ] {
             note(what, count);
         }
@@ -175,8 +187,20 @@ impl Housekeeping {
             slots,
             versions,
             tokens,
+            changes: self.forget_changes(now).await?,
             tallies: self.add_up().await?,
         })
+    }
+
+    /// Removes changes that are logged long enough. Says how many.
+    async fn forget_changes(&self, now: Time) -> Result<u64, StoreError> {
+        let Some(kept) = self.log_kept else {
+            return Ok(0);
+        };
+        let tx = self.store.fleet().await?;
+        let changes = log::prune(&tx, now - kept, BATCH).await?;
+        tx.commit().await?;
+        Ok(changes)
     }
 
     /// Adds up tallies. Says how many.

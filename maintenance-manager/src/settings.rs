@@ -42,6 +42,9 @@ pub struct Settings {
     /// How long a run is kept after its end, where its project does not say otherwise; 0 keeps it for ever.
     #[serde(with = "humantime_serde")]
     pub retention: Duration,
+    /// How long the log keeps who changed what; 0 keeps it for ever.
+    #[serde(with = "humantime_serde")]
+    pub log_kept: Duration,
     /// When what is not needed any more is thrown away: seconds, minutes, hours, days, months and weekdays of a
     /// calendar in UTC, as in cron.
     pub housekeeping: String,
@@ -62,6 +65,7 @@ impl Default for Settings {
             silent_after: Duration::from_mins(5),
             silent_every: Duration::from_secs(30),
             retention: Duration::from_hours(30 * 24),
+            log_kept: Duration::from_hours(30 * 24),
             housekeeping: "0 7 * * * *".to_owned(),
             flood: FloodSettings::default(),
         }

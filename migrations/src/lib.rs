@@ -31,6 +31,7 @@ const STEPS: &[Step] = &[
     step!("20261122_000018_node_tokens"),
     step!("20261122_000019_names_in_order"),
     step!("20261123_000020_long_lists"),
+    step!("20261123_000021_log_for_readers"),
 ];
 
 impl MigratorTrait for Migrator {

@@ -272,6 +272,7 @@ mod tests {
             [maintenance_manager]
             fetch_ahead = "90m"
             retention = "90d"
+            log_kept = "10d"
             silent_after = "10m"
             [maintenance_manager.flood]
             calls_per_second = 5
@@ -302,6 +303,7 @@ mod tests {
         assert_eq!(inventory.horizon.fetch_ahead, TimeDelta::minutes(90));
         let manager = &config.maintenance_manager;
         assert_eq!(manager.retention, Duration::from_hours(90 * 24));
+        assert_eq!(manager.log_kept, Duration::from_hours(10 * 24));
         assert_eq!(
             (manager.flood.calls_per_second, manager.flood.burst),
             (5, 200)

@@ -34,6 +34,16 @@ pub enum Misfit {
         /// The first step that is not known.
         step: String,
     },
+    /// Who reads the change log has to know which transactions are those of other databases.
+    #[error(
+        "the database role {role:?} does not see in pg_stat_activity which transactions others have open, and the change log cannot be \
+         followed without; mend it as a superuser, in the same database, with\n  \
+         GRANT SELECT ON pg_catalog.pg_stat_activity TO \"{role}\";"
+    )]
+    BlindReader {
+        /// The role.
+        role: String,
+    },
 }
 
 /// How the schema stands to the program.

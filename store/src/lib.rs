@@ -29,6 +29,7 @@ pub mod instances;
 pub mod join_tokens;
 pub mod listing;
 pub mod local_accounts;
+pub mod log;
 pub mod node_tokens;
 pub mod nodes;
 pub mod orders;

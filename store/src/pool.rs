@@ -1,5 +1,6 @@
 //! The handle on the database.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_domain::tenant::TenantId;
@@ -7,6 +8,7 @@ use evenkeel_kit::Secret;
 use evenkeel_migrations::Migrator;
 use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection, TransactionTrait};
 use sea_orm_migration::MigratorTrait;
+use tokio::sync::Notify;
 
 use crate::error::StoreError;
 use crate::tx::{Actor, Entry, FleetTx, ProjectKey, Tx};
@@ -35,11 +37,27 @@ impl Default for StoreOptions {
     }
 }
 
+/// How long a transaction may be left alone, in milliseconds: whoever reads the change log waits for those that write. Only
+/// a snapshot holds up nobody and may wait longer (see [`Entry::Snapshot`]).
+const IDLE_TRANSACTION: &str = "3000";
+
 /// A handle on the database. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) db: DatabaseConnection,
-    url: Secret,
+    pub(crate) url: Secret,
+    /// Told when something was committed that may be read in the change log.
+    pub(crate) written: Arc<Notify>,
+}
+
+/// Connections beside those of the store, for what needs settings of its own.
+pub(crate) struct Aside {
+    /// How many.
+    pub(crate) connections: u32,
+    /// How long to wait for one.
+    pub(crate) patience: Duration,
+    /// The settings of each, by name and value.
+    pub(crate) settings: &'static [(&'static str, &'static str)],
 }
 
 impl Store {
@@ -56,9 +74,10 @@ impl Store {
             ("lock_timeout", options.lock_timeout.as_millis().to_string()),
             // To compile a statement takes longer than any of ours, however dear the planner thinks it.
             ("jit", "off".to_owned()),
-            // A writer that forgets its transaction would hold up every reader of the change log. A
-            // snapshot holds up nobody and may wait longer (see `Entry::Snapshot`).
-            ("idle_in_transaction_session_timeout", "10000".to_owned()),
+            (
+                "idle_in_transaction_session_timeout",
+                IDLE_TRANSACTION.to_owned(),
+            ),
         ];
         let mut connect = ConnectOptions::new(url);
         connect
@@ -75,7 +94,28 @@ impl Store {
         Ok(Self {
             db: Database::connect(connect).await?,
             url: Secret::new(url),
+            written: Arc::default(),
         })
+    }
+
+    /// Connects once more, apart from the store's own connections.
+    pub(crate) async fn connect_aside(
+        &self,
+        aside: Aside,
+    ) -> Result<DatabaseConnection, StoreError> {
+        let mut connect = ConnectOptions::new(self.url.reveal());
+        connect
+            .max_connections(aside.connections)
+            .acquire_timeout(aside.patience)
+            .connect_timeout(aside.patience)
+            .test_before_acquire(false)
+            .sqlx_logging(false)
+            .map_sqlx_postgres_opts(move |connection| {
+                connection
+                    .application_name("evenkeel")
+                    .options(aside.settings.iter().copied())
+            });
+        Ok(Database::connect(connect).await?)
     }
 
     /// Brings the schema up to date. Safe to call from several processes at once.
@@ -85,19 +125,17 @@ impl Store {
     /// The database cannot be reached, or a step fails; nothing of that step is kept.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         // A step may take as long as it needs, and sees every project: one that fills a column must not miss any.
-        let limits = [
-            ("statement_timeout", "0"),
-            ("lock_timeout", "0"),
-            ("idle_in_transaction_session_timeout", "0"),
-            ("evenkeel.tenant", "*"),
-        ];
-        let mut connect = ConnectOptions::new(self.url.reveal());
-        connect
-            .max_connections(2)
-            .acquire_timeout(Duration::from_secs(10))
-            .sqlx_logging(false)
-            .map_sqlx_postgres_opts(move |connection| connection.options(limits));
-        let db = Database::connect(connect).await?;
+        let aside = Aside {
+            connections: 2,
+            patience: Duration::from_secs(10),
+            settings: &[
+                ("statement_timeout", "0"),
+                ("lock_timeout", "0"),
+                ("idle_in_transaction_session_timeout", "0"),
+                ("evenkeel.tenant", "*"),
+            ],
+        };
+        let db = self.connect_aside(aside).await?;
         let alone = db.begin().await?;
         // Waited for as long as a migration takes elsewhere.
         alone
@@ -115,7 +153,7 @@ impl Store {
     /// # Errors
     /// The database cannot be reached.
     pub async fn enter(&self, project: &ProjectKey, how: &Entry) -> Result<Option<Tx>, StoreError> {
-        Tx::enter(&self.db, project, how).await
+        Tx::enter(self, project, how).await
     }
 
     /// Opens a transaction that sees one project, to read or for the program's own writes.
@@ -123,7 +161,7 @@ impl Store {
     /// # Errors
     /// The database cannot be reached.
     pub async fn tenant(&self, tenant: TenantId) -> Result<Tx, StoreError> {
-        Tx::open(&self.db, tenant, &Entry::Read).await
+        Tx::open(self, tenant, &Entry::Read).await
     }
 
     /// Opens a transaction that sees one project, for what a person changes: the change log keeps who and what.
@@ -131,7 +169,7 @@ impl Store {
     /// # Errors
     /// The database cannot be reached.
     pub async fn tenant_as(&self, tenant: TenantId, actor: &Actor) -> Result<Tx, StoreError> {
-        Tx::open(&self.db, tenant, &Entry::Write(actor.clone())).await
+        Tx::open(self, tenant, &Entry::Write(actor.clone())).await
     }
 
     /// Opens a transaction that only reads one project, and sees all the time what was there when it began: what is counted
@@ -140,7 +178,7 @@ impl Store {
     /// # Errors
     /// The database cannot be reached.
     pub async fn snapshot(&self, tenant: TenantId) -> Result<Tx, StoreError> {
-        Tx::open(&self.db, tenant, &Entry::Snapshot).await
+        Tx::open(self, tenant, &Entry::Snapshot).await
     }
 
     /// Opens a transaction that sees all projects.
@@ -148,7 +186,7 @@ impl Store {
     /// # Errors
     /// The database cannot be reached.
     pub async fn fleet(&self) -> Result<FleetTx, StoreError> {
-        FleetTx::open(&self.db, None).await
+        FleetTx::open(self, None).await
     }
 
     /// Opens a transaction that sees all projects, for what a person changes.
@@ -156,7 +194,7 @@ impl Store {
     /// # Errors
     /// The database cannot be reached.
     pub async fn fleet_as(&self, actor: &Actor) -> Result<FleetTx, StoreError> {
-        FleetTx::open(&self.db, Some(actor)).await
+        FleetTx::open(self, Some(actor)).await
     }
 
     /// Lets Postgres see how the data lies, after much was written at once.

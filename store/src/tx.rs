@@ -1,5 +1,7 @@
 //! Scoped transactions.
 
+use std::sync::Arc;
+
 use evenkeel_domain::tenant::{ProjectName, TenantId};
 use sea_orm::sea_query::Expr;
 use sea_orm::sea_query::extension::postgres::PgFunc;
@@ -8,9 +10,11 @@ use sea_orm::{
     EntityTrait, ExprTrait, FromQueryResult, IdenStatic, Iterable, QueryFilter, QueryResult,
     Select, Statement, TransactionTrait, TryGetError, UpdateMany, Value,
 };
+use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::error::StoreError;
+use crate::pool::Store;
 
 /// How long a snapshot may wait for whoever reads it, in milliseconds: longer than the two minutes after which a client
 /// that takes nothing is hung up on. It only reads, so it holds up nobody meanwhile.
@@ -50,14 +54,17 @@ pub enum Entry {
 /// is closed if that fails.
 #[derive(Debug)]
 pub struct Tx {
-    tx: DatabaseTransaction,
+    open: DatabaseTransaction,
     tenant: TenantId,
+    /// Told when it is committed; none if it cannot write.
+    written: Option<Arc<Notify>>,
 }
 
 /// An open transaction that sees all projects. Dropping it rolls back.
 #[derive(Debug)]
 pub struct FleetTx {
-    tx: DatabaseTransaction,
+    open: DatabaseTransaction,
+    written: Arc<Notify>,
 }
 
 /// A row that belongs to a tenant.
@@ -68,18 +75,22 @@ pub(crate) trait Scoped: EntityTrait {
 
 impl Tx {
     pub(crate) async fn open(
-        db: &DatabaseConnection,
+        store: &Store,
         tenant: TenantId,
         how: &Entry,
     ) -> Result<Self, StoreError> {
-        let tx = begin(db, how).await?;
+        let tx = begin(&store.db, how).await?;
         begun(&tx, scoped(&tenant.to_string()), &settings(how)).await?;
-        Ok(Self { tx, tenant })
+        Ok(Self {
+            open: tx,
+            tenant,
+            written: told_by(store, how),
+        })
     }
 
     /// One of a project that is known by its name or its id; none if there is no such project.
     pub(crate) async fn enter(
-        db: &DatabaseConnection,
+        store: &Store,
         project: &ProjectKey,
         how: &Entry,
     ) -> Result<Option<Self>, StoreError> {
@@ -87,14 +98,18 @@ impl Tx {
             ProjectKey::Named(name) => (Some(name.to_string()), None),
             ProjectKey::Id(id) => (None, Some(id.uuid())),
         };
-        let tx = begin(db, how).await?;
+        let tx = begin(&store.db, how).await?;
         let entered = ("enter_project($1, $2)", vec![name.into(), id.into()]);
         let Some(row) = begun(&tx, entered, &settings(how)).await? else {
             return Ok(None);
         };
         let tenant: Option<Uuid> = row.try_get_by_index(0)?;
         let tenant = tenant.map(TenantId::new);
-        Ok(tenant.map(|tenant| Self { tx, tenant }))
+        Ok(tenant.map(|tenant| Self {
+            open: tx,
+            tenant,
+            written: told_by(store, how),
+        }))
     }
 
     /// The project.
@@ -108,11 +123,16 @@ impl Tx {
     /// # Errors
     /// The database cannot be reached; then nothing was changed, or everything was.
     pub async fn commit(self) -> Result<(), StoreError> {
-        Ok(self.tx.commit().await?)
+        let committed = self.open.commit().await;
+        // Also when nobody knows whether it was.
+        if let Some(written) = self.written {
+            written.notify_one();
+        }
+        Ok(committed?)
     }
 
     pub(crate) fn conn(&self) -> &DatabaseTransaction {
-        &self.tx
+        &self.open
     }
 
     /// Rows of the project.
@@ -155,7 +175,7 @@ impl Tx {
     #[cfg(feature = "testing")]
     pub async fn set(&self, name: &str, value: &str) -> Result<(), StoreError> {
         let sql = "SELECT set_config($1, $2, true)";
-        execute(&self.tx, sql, [name.into(), value.into()])
+        execute(&self.open, sql, [name.into(), value.into()])
             .await
             .map(drop)
     }
@@ -167,23 +187,23 @@ impl Tx {
     #[cfg(feature = "testing")]
     pub async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
         let sql = "SELECT setting FROM pg_settings WHERE name = $1";
-        let row = one(&self.tx, sql, [name.into()]).await?;
+        let row = one(&self.open, sql, [name.into()]).await?;
         Ok(row.map(|row| row.try_get_by_index(0)).transpose()?)
     }
 
     async fn advisory(&self, function: &str) -> Result<(), StoreError> {
-        advisory(&self.tx, self.tenant, function).await
+        advisory(&self.open, self.tenant, function).await
     }
 }
 
 impl FleetTx {
-    pub(crate) async fn open(
-        db: &DatabaseConnection,
-        actor: Option<&Actor>,
-    ) -> Result<Self, StoreError> {
-        let tx = db.begin().await?;
+    pub(crate) async fn open(store: &Store, actor: Option<&Actor>) -> Result<Self, StoreError> {
+        let tx = store.db.begin().await?;
         begun(&tx, scoped("*"), &actor.map(noted).unwrap_or_default()).await?;
-        Ok(Self { tx })
+        Ok(Self {
+            open: tx,
+            written: Arc::clone(&store.written),
+        })
     }
 
     /// Makes the changes visible to others, for good.
@@ -191,16 +211,19 @@ impl FleetTx {
     /// # Errors
     /// The database cannot be reached; then nothing was changed, or everything was.
     pub async fn commit(self) -> Result<(), StoreError> {
-        Ok(self.tx.commit().await?)
+        let committed = self.open.commit().await;
+        // Also when nobody knows whether it was.
+        self.written.notify_one();
+        Ok(committed?)
     }
 
     pub(crate) fn conn(&self) -> &DatabaseTransaction {
-        &self.tx
+        &self.open
     }
 
     /// As [`Tx::write_wanted`], for one project.
     pub(crate) async fn write_wanted(&self, tenant: TenantId) -> Result<(), StoreError> {
-        advisory(&self.tx, tenant, "pg_advisory_xact_lock").await
+        advisory(&self.open, tenant, "pg_advisory_xact_lock").await
     }
 }
 
@@ -276,6 +299,11 @@ fn noted(actor: &Actor) -> Settings<'_> {
         ("evenkeel.actor", actor.name.as_str()),
         ("evenkeel.request", actor.request_id.as_str()),
     ]
+}
+
+/// Who is told of a commit.
+fn told_by(store: &Store, how: &Entry) -> Option<Arc<Notify>> {
+    (*how != Entry::Snapshot).then(|| Arc::clone(&store.written))
 }
 
 async fn begin(db: &DatabaseConnection, how: &Entry) -> Result<DatabaseTransaction, StoreError> {

@@ -204,6 +204,21 @@ async fn runs_are_kept_as_long_as_their_project_or_else_the_server_says() {
 }
 
 #[tokio::test]
+async fn the_change_log_is_kept_as_long_as_the_server_says() {
+    let house = House::new().await;
+    house.node().await;
+    // The log goes by the clock of the database.
+    house.pass(50 * 365 * 24 * 60);
+    let never = Settings {
+        log_kept: Duration::ZERO,
+        ..Settings::default()
+    };
+    assert_eq!(house.sweep(never).await.changes, 0);
+    assert!(house.sweep(Settings::default()).await.changes > 0);
+    assert_eq!(house.sweep(Settings::default()).await.changes, 0);
+}
+
+#[tokio::test]
 async fn the_calendar_strikes_and_a_stop_is_orderly() {
     let settings = Settings {
         housekeeping: "* * * * * *".into(),

@@ -15,6 +15,7 @@ mod listing_oracle;
 mod listing_pages;
 mod listing_property;
 mod listing_world;
+mod log;
 mod node_tokens;
 mod orders;
 mod places;
