@@ -43,7 +43,7 @@ impl Default for Settings {
         Self {
             issuer: "urn:evenkeel:issuer".to_owned(),
             audience: "evenkeel".to_owned(),
-            remembered: 100_000,
+            remembered: 400_000,
         }
     }
 }
