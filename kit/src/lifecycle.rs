@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -91,6 +92,18 @@ impl Lifecycle {
                 tracing::error!(task = name, error = %panic, "task failed");
             }
         });
+    }
+
+    /// Starts a task that ends by itself and that nobody waits for when the process stops: whoever needs its end waits for
+    /// it. The way for what has no process around it.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the door to starting tasks"
+    )]
+    pub fn detach<T: Send + 'static>(
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        tokio::spawn(task)
     }
 
     fn fail(&self, task: &'static str, error: &str) {
