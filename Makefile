@@ -65,6 +65,11 @@ bench: ## what a poll costs, with 1,000 and 10,000 hosts (release build)
 	@deploy/dev/install-tools demo
 	cargo run --release --locked -p evenkeel-bench -- poll
 
+.PHONY: bench-fleet
+bench-fleet: ## a fleet of nodes over TLS: latency, cost beside an echo, a storm of reports and a restart (NODES=n)
+	@deploy/dev/install-tools demo
+	cargo run --release --locked -p evenkeel-bench -- fleet --nodes $(or $(NODES),10000) --tls --storm 1000 --restart
+
 .PHONY: agent
 agent: ## the agent as it is shipped: static and small
 	@deploy/dev/install-tools build

@@ -1,6 +1,9 @@
 //! What a host is made of.
 
-use serde::{Deserialize, Serialize};
+use std::ops::Deref;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::Timestamps;
@@ -34,6 +37,53 @@ wire_enum! {
         Unspecified = "IP_ADDRESS_CONFIG_METHOD_UNSPECIFIED",
         Static = "IP_ADDRESS_CONFIG_METHOD_STATIC",
         Dynamic = "IP_ADDRESS_CONFIG_METHOD_DYNAMIC",
+    }
+}
+
+/// Parts of one kind. Whoever reads an answer has them one by one. Whoever gives one may have them as JSON that was written
+/// before: that is told as it is.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Parts<T> {
+    /// One by one.
+    Each(Vec<T>),
+    /// As the JSON of a list of them.
+    Written(Box<RawValue>),
+}
+
+impl<T> Default for Parts<T> {
+    fn default() -> Self {
+        Self::Each(Vec::new())
+    }
+}
+
+impl<T: PartialEq> PartialEq for Parts<T> {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Each(own), Self::Each(other)) => own == other,
+            (Self::Written(own), Self::Written(other)) => own.get() == other.get(),
+            _ => false,
+        }
+    }
+}
+
+impl<T: Eq> Eq for Parts<T> {}
+
+/// Those that can be looked at one by one. Nobody looks into what is written already.
+impl<T> Deref for Parts<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::Each(parts) => parts,
+            Self::Written(_) => &[],
+        }
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Parts<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Vec::deserialize(deserializer).map(Self::Each)
     }
 }
 
@@ -154,4 +204,22 @@ pub struct HostGpu {
     pub capabilities: Vec<String>,
     /// When it was made and changed.
     pub timestamps: Option<Timestamps>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_already_is_told_letter_by_letter_and_read_one_by_one() {
+        let text = r#"[{"idVendor":"v","idProduct":"","bus":1,"addr":2,"class":"","serial":"","deviceName":"","timestamps":null}]"#;
+        let written = RawValue::from_string(text.to_owned()).expect("JSON");
+        let written = Parts::<HostUsb>::Written(written);
+        assert_eq!(serde_json::to_string(&written).expect("JSON"), text);
+        let read: Parts<HostUsb> = serde_json::from_str(text).expect("parts");
+        assert_eq!((read.len(), read[0].id_vendor.as_str()), (1, "v"));
+        assert_eq!(serde_json::to_string(&read).expect("JSON"), text);
+        let value = serde_json::to_value(&written).expect("a value");
+        assert_eq!(value, serde_json::to_value(&read).expect("a value"));
+    }
 }

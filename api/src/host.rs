@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::hardware::{HostGpu, HostNic, HostStorage, HostUsb};
+use crate::hardware::{HostGpu, HostNic, HostStorage, HostUsb, Parts};
 use crate::instance::InstanceResource;
 use crate::number::U64;
 use crate::out_of_band::{
@@ -119,13 +119,17 @@ pub struct HostResource {
     /// Since when `amtStatus` holds, in Unix seconds.
     pub amt_status_timestamp: u32,
     /// Its disks.
-    pub host_storages: Vec<HostStorage>,
+    #[schema(value_type = Vec<HostStorage>)]
+    pub host_storages: Parts<HostStorage>,
     /// Its network interfaces.
-    pub host_nics: Vec<HostNic>,
+    #[schema(value_type = Vec<HostNic>)]
+    pub host_nics: Parts<HostNic>,
     /// Its USB devices.
-    pub host_usbs: Vec<HostUsb>,
+    #[schema(value_type = Vec<HostUsb>)]
+    pub host_usbs: Parts<HostUsb>,
     /// Its graphics processors.
-    pub host_gpus: Vec<HostGpu>,
+    #[schema(value_type = Vec<HostGpu>)]
+    pub host_gpus: Parts<HostGpu>,
     /// What runs on it.
     #[schema(no_recursion)]
     pub instance: Option<Box<InstanceResource>>,

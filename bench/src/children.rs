@@ -5,7 +5,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use tokio::process::{Child, Command};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 /// A process that is measured. Killed when it is dropped.
 #[derive(Debug)]
@@ -39,6 +40,31 @@ impl Measured {
         Ok(Self { child, pid })
     }
 
+    /// Starts this very program with other arguments, and gives what it hears and what it says. What it says besides goes
+    /// where ours goes.
+    pub fn talking(arguments: &[&str]) -> anyhow::Result<(Self, ChildStdin, ChildStdout)> {
+        let mut child = command(&std::env::current_exe()?, arguments, &[])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .kill_on_drop(true)
+            .spawn()
+            .context("start a process to talk to")?;
+        let pid = child.id().context("it ended at once")?;
+        let hears = child.stdin.take().context("it cannot hear")?;
+        let says = child.stdout.take().context("it cannot speak")?;
+        Ok((Self { child, pid }, hears, says))
+    }
+
+    /// Asks it to stop, and waits until it has.
+    pub async fn stop(&mut self, within: Duration) -> anyhow::Result<()> {
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        kill_process(pid.context("no process id")?, Signal::TERM)?;
+        let ended = tokio::time::timeout(within, self.child.wait()).await;
+        ended.context("the process to measure does not stop")??;
+        Ok(())
+    }
+
     /// Its process id.
     pub const fn pid(&self) -> u32 {
         self.pid
@@ -46,7 +72,7 @@ impl Measured {
 
     /// Waits until it has written the file that says where it listens.
     pub async fn ready(&mut self, file: &Path, log: &Path) -> anyhow::Result<String> {
-        for _ in 0..600 {
+        for _ in 0..6_000 {
             if let Ok(text) = tokio::fs::read_to_string(file).await {
                 return Ok(text);
             }
@@ -54,7 +80,7 @@ impl Measured {
                 let said = std::fs::read_to_string(log).unwrap_or_default();
                 bail!("the process to measure ended with {status}:\n{said}");
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
         bail!("the process to measure was not ready within a minute")
     }

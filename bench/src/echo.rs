@@ -1,16 +1,23 @@
 //! A bare gRPC service that answers every poll with the same message: what the wire itself costs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use evenkeel_auth::CertificateAuthority;
+use evenkeel_kit::{Clock, SystemClock};
 use evenkeel_proto::agent::agent_service_server::{AgentService, AgentServiceServer};
 use evenkeel_proto::agent::{
     BeginRequest, BeginResponse, EnrollRequest, EnrollResponse, PollRequest, PollResponse,
     ReportRequest, ReportResponse,
 };
+use evenkeel_proto::maintmgr::maintmgr_service_server::{MaintmgrService, MaintmgrServiceServer};
+use evenkeel_proto::maintmgr::{PlatformUpdateStatusRequest, PlatformUpdateStatusResponse};
 use prost::Message as _;
+use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status};
+
+use crate::children::Measured;
 
 /// How the echo is started.
 #[derive(Debug, clap::Args)]
@@ -21,21 +28,30 @@ pub struct Args {
     /// The key.
     #[arg(long)]
     pub key: PathBuf,
-    /// The encoded answer.
+    /// The encoded answer to a poll of one of our own agents.
     #[arg(long)]
     pub answer: PathBuf,
+    /// The encoded answer to one of the ancestor's.
+    #[arg(long)]
+    pub eim_answer: PathBuf,
     /// Where to write the address.
     #[arg(long)]
     pub ready_file: PathBuf,
 }
 
-#[derive(Debug)]
-struct Echo(PollResponse);
+/// What the echo answers.
+#[derive(Clone, Debug, Default)]
+pub struct Answers {
+    /// To our own agents.
+    pub own: PollResponse,
+    /// To the ancestor's.
+    pub eim: PlatformUpdateStatusResponse,
+}
 
 #[tonic::async_trait]
-impl AgentService for Echo {
+impl AgentService for Answers {
     async fn poll(&self, _: Request<PollRequest>) -> Result<Response<PollResponse>, Status> {
-        Ok(Response::new(self.0.clone()))
+        Ok(Response::new(self.own.clone()))
     }
 
     async fn enroll(&self, _: Request<EnrollRequest>) -> Result<Response<EnrollResponse>, Status> {
@@ -51,21 +67,67 @@ impl AgentService for Echo {
     }
 }
 
+#[tonic::async_trait]
+impl MaintmgrService for Answers {
+    async fn platform_update_status(
+        &self,
+        _: Request<PlatformUpdateStatusRequest>,
+    ) -> Result<Response<PlatformUpdateStatusResponse>, Status> {
+        Ok(Response::new(self.eim.clone()))
+    }
+}
+
+/// Starts the echo as a process of its own, with its files in a folder. Returns it and its address.
+pub async fn start(
+    folder: &Path,
+    ca: &CertificateAuthority,
+    answers: &Answers,
+) -> anyhow::Result<(Measured, String)> {
+    let certificate = ca.issue_server(
+        &["localhost".to_owned(), "127.0.0.1".to_owned()],
+        SystemClock.now(),
+    )?;
+    let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
+    std::fs::write(path("echo.pem"), &certificate.chain_pem)?;
+    std::fs::write(path("echo-key.pem"), certificate.key_pem.reveal())?;
+    std::fs::write(path("answer"), answers.own.encode_to_vec())?;
+    std::fs::write(path("eim-answer"), answers.eim.encode_to_vec())?;
+    let arguments = [
+        "echo",
+        "--certificate",
+        &path("echo.pem"),
+        "--key",
+        &path("echo-key.pem"),
+        "--answer",
+        &path("answer"),
+        "--eim-answer",
+        &path("eim-answer"),
+        "--ready-file",
+        &path("echo-ready"),
+    ];
+    let log = folder.join("echo-log");
+    let mut echo = Measured::start(&arguments, &log)?;
+    let address = echo.ready(&folder.join("echo-ready"), &log).await?;
+    Ok((echo, address))
+}
+
 /// Serves until it is killed.
 pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let answer = PollResponse::decode(std::fs::read(&args.answer)?.as_slice())?;
+    let answers = Answers {
+        own: PollResponse::decode(std::fs::read(&args.answer)?.as_slice())?,
+        eim: PlatformUpdateStatusResponse::decode(std::fs::read(&args.eim_answer)?.as_slice())?,
+    };
     let identity = Identity::from_pem(std::fs::read(&args.certificate)?, std::fs::read(&args.key)?);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?.to_string();
     let beside = args.ready_file.with_extension("new");
     std::fs::write(&beside, address)?;
     std::fs::rename(beside, &args.ready_file)?;
-    let connections = tokio_stream::wrappers::TcpListenerStream::new(listener);
     Server::builder()
-        .tcp_nodelay(true)
         .tls_config(ServerTlsConfig::new().identity(identity))?
-        .add_service(AgentServiceServer::new(Echo(answer)))
-        .serve_with_incoming(connections)
+        .add_service(AgentServiceServer::new(answers.clone()))
+        .add_service(MaintmgrServiceServer::new(answers))
+        .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)))
         .await?;
     Ok(ExitCode::SUCCESS)
 }

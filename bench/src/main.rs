@@ -5,11 +5,16 @@
 //! cargo run --release -p evenkeel-bench -- agent
 //! cargo run --release -p evenkeel-bench -- rest
 //! cargo run --release -p evenkeel-bench -- rest --hosts 10000 --requests 200 --for 2s --json
+//! cargo run --release -p evenkeel-bench -- fleet --nodes 10000 --interval 20s --for 60s --tls
+//! cargo run --release -p evenkeel-bench -- fleet --nodes 20000 --eim 0 --tls --held --change-policy --json
 //! ```
 //!
 //! `rest` fills a private Postgres with 1,000 hosts and then another one with as many as `--hosts` says, asks a real server
 //! over one kept connection for one thing after the other, and shows what each request takes and costs beside its target.
 //! It takes some minutes and about 2 GB of disk at 100,000 hosts.
+//!
+//! `fleet` drives simulated nodes of both protocols, each at its own instants, over connections that they keep or share; what
+//! the server answers without news it holds against a bare echo with the same messages, connections and instants.
 
 mod agent;
 mod children;
@@ -21,6 +26,7 @@ mod node;
 mod poll;
 mod report;
 mod rest;
+mod seed;
 mod station;
 
 use clap::{Parser, Subcommand};
@@ -42,6 +48,13 @@ enum Command {
     /// Requests to the REST API with a large fleet: what each takes, and what it costs the server and Postgres. One client,
     /// one connection; the same with 1,000 hosts beside it. Fails if a request fails or takes longer than its target.
     Rest(rest::Args),
+    /// A fleet of nodes of both protocols that call at their own instants over TLS: what it costs, how fast a change reaches
+    /// it, what a storm of reports and a restart do to it. Fails if a call fails outside of a restart, a change does not
+    /// reach a node, or an attempt is lost.
+    Fleet(fleet::Args),
+    /// What drives the nodes of a fleet, as a process of its own. It is told what to do on its standard input.
+    #[command(hide = true)]
+    Drive,
     /// What the benchmarks measure, as a process of its own: the server.
     #[command(hide = true, trailing_var_arg = true)]
     Serve {
@@ -57,14 +70,19 @@ enum Command {
 fn main() -> anyhow::Result<std::process::ExitCode> {
     // A second provider that somebody installed first would do as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        match Cli::parse().command {
+    let command = Cli::parse().command;
+    let mut runtime = match command {
+        // It shares the machine with what is measured, and has nothing to do beside.
+        Command::Drive => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    runtime.enable_all().build()?.block_on(async {
+        match command {
             Command::Poll(args) => poll::run(&args).await,
             Command::Agent(args) => agent::run(&args).await,
             Command::Rest(args) => rest::run(&args).await,
+            Command::Fleet(args) => Box::pin(fleet::run(&args)).await,
+            Command::Drive => fleet::drive::run().await,
             Command::Echo(args) => echo::run(&args).await,
             Command::Serve { arguments } => {
                 let line = std::iter::once("evenkeeld".to_owned()).chain(arguments);

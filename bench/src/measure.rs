@@ -103,6 +103,8 @@ fn stat(pid: u32) -> Option<Vec<String>> {
 #[derive(Debug)]
 pub struct Meter {
     pids: Vec<u32>,
+    /// Whose children count as well, also those that it has later.
+    parent: Option<u32>,
     before: Duration,
 }
 
@@ -110,17 +112,36 @@ impl Meter {
     /// Begins to count.
     pub fn start(pids: Vec<u32>) -> Self {
         let before = total(&pids);
-        Self { pids, before }
+        Self {
+            pids,
+            parent: None,
+            before,
+        }
+    }
+
+    /// Begins to count for a process and all children that it has, now or later.
+    pub fn of_family(parent: u32) -> Self {
+        Self {
+            parent: Some(parent),
+            ..Self::start(family(parent))
+        }
     }
 
     /// What was spent since then.
     pub fn spent(&self) -> Duration {
-        total(&self.pids).saturating_sub(self.before)
+        total(&self.all()).saturating_sub(self.before)
     }
 
     /// The memory in use now, in MiB.
     pub fn rss_mib(&self) -> f64 {
-        self.pids.iter().map(|pid| rss_mib(*pid)).sum()
+        self.all().iter().map(|pid| rss_mib(*pid)).sum()
+    }
+
+    fn all(&self) -> Vec<u32> {
+        let mut all = self.pids.clone();
+        let born = self.parent.map(family).unwrap_or_default();
+        all.extend(born.into_iter().filter(|pid| !self.pids.contains(pid)));
+        all
     }
 }
 

@@ -11,14 +11,13 @@ use evenkeel_kit::{Clock, SystemClock};
 use evenkeel_proto::agent::PollResponse;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_store::{Store, StoreOptions, projects};
-use prost::Message as _;
 use tonic::Request;
 
-use crate::children::Measured;
-use crate::fleet;
+use crate::echo::{self, Answers};
 use crate::load::{self, Node, Shape};
 use crate::measure::Meter;
 use crate::report::{EchoFigures, Figures, Report};
+use crate::seed;
 use crate::station::Station;
 
 /// How the polls are made.
@@ -86,7 +85,7 @@ async fn round(args: &Args, hosts: usize) -> anyhow::Result<(Figures, EchoFigure
     let tx = store.fleet().await?;
     let (project, _) = projects::ensure_default(&tx, clock.now()).await?;
     drop(tx);
-    let nodes = fleet::seed(&store, project.id, &authority, hosts, clock.now()).await?;
+    let nodes = seed::seed(&store, project.id, &authority, hosts, clock.now()).await?;
     let nodes = Arc::new(nodes);
     store.close().await;
 
@@ -132,28 +131,11 @@ async fn echo_round(
     nodes: &Arc<Vec<Node>>,
     answer: &PollResponse,
 ) -> anyhow::Result<EchoFigures> {
-    let certificate = ca.issue_server(
-        &["localhost".to_owned(), "127.0.0.1".to_owned()],
-        SystemClock.now(),
-    )?;
-    let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
-    std::fs::write(path("echo.pem"), &certificate.chain_pem)?;
-    std::fs::write(path("echo-key.pem"), certificate.key_pem.reveal())?;
-    std::fs::write(path("answer"), answer.encode_to_vec())?;
-    let arguments = [
-        "echo",
-        "--certificate",
-        &path("echo.pem"),
-        "--key",
-        &path("echo-key.pem"),
-        "--answer",
-        &path("answer"),
-        "--ready-file",
-        &path("echo-ready"),
-    ];
-    let log = folder.join("echo-log");
-    let mut echo = Measured::start(&arguments, &log)?;
-    let address = echo.ready(&folder.join("echo-ready"), &log).await?;
+    let answers = Answers {
+        own: answer.clone(),
+        ..Answers::default()
+    };
+    let (echo, address) = echo::start(folder, ca, &answers).await?;
     let channels = load::connect(&address, ca.certificate_pem(), args.connections).await?;
     load::run(&channels, nodes, args.shape(args.length / 4)).await;
     let meter = Meter::start(vec![echo.pid()]);

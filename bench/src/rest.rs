@@ -1,6 +1,6 @@
 //! Requests to the REST API, against the real server and a real Postgres with a large fleet in it.
 
-mod client;
+pub mod client;
 mod fleet;
 mod probes;
 mod table;
@@ -10,12 +10,11 @@ use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use evenkeel_kit::{Clock, SystemClock};
 use evenkeel_store::testing::fill::{self, Filled, Size};
-use evenkeel_store::{Store, StoreOptions, projects};
 
 use crate::load::Outcome;
 use crate::report::{remark, tidy};
+use crate::seed;
 use crate::station::Station;
 use client::Client;
 use fleet::Fleet;
@@ -105,20 +104,11 @@ async fn round(args: &Args, hosts: u32) -> anyhow::Result<Round> {
 
 /// Fills the project that the first start of the server made.
 async fn filled(station: &Station, hosts: u32) -> anyhow::Result<Filled> {
-    let options = StoreOptions {
-        statement_timeout: Duration::from_mins(10),
-        ..StoreOptions::default()
-    };
-    let store = Store::connect(&station.database(), options).await?;
-    let now = SystemClock.now();
-    let tx = store.fleet().await?;
-    let (project, _) = projects::ensure_default(&tx, now).await?;
-    drop(tx);
     let size = Size {
         hosts,
         sites: (hosts / HOSTS_PER_SITE).max(1),
     };
-    let filled = fill::project(&store, project.id, size, now).await?;
+    let (store, _, filled) = seed::filled(station, size, true).await?;
     fill::settle(&store, &station.superuser()).await?;
     store.close().await;
     Ok(filled)

@@ -27,7 +27,7 @@ use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item, MaskParams, optional_id};
 use crate::{App, Inventory};
 
-use show::resources;
+use show::{resources, whole};
 
 pub use show::{brought, resource};
 
@@ -250,7 +250,6 @@ async fn apply(tx: &Tx, host: &Host, wanted: Wanted, now: Time) -> Result<(), Pr
 }
 
 async fn one(tx: &Tx, id: HostId) -> Answer<HostResource> {
-    let whole = hosts::find_whole(tx, id).await?;
-    let mut found = resources(tx, vec![whole]).await?;
-    found.pop().map(Json).ok_or_else(Problem::internal)
+    let (host, related) = hosts::find_whole(tx, id).await?;
+    Ok(Json(whole(host, &related)))
 }

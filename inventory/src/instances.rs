@@ -11,9 +11,10 @@ use evenkeel_domain::filter::Resource;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::instance::Instance;
+use evenkeel_store::instances::WholeInstance;
 use evenkeel_store::listing::in_order;
 use evenkeel_store::related::{self, Related, Wanted};
-use evenkeel_store::{Tx, contents, decisions, instances};
+use evenkeel_store::{Tx, decisions, instances};
 
 use crate::call::{Call, id_of_path};
 use crate::extract::{Change, Json, Params, Path};
@@ -193,15 +194,12 @@ pub async fn delete_instance(
 
 /// An instance with all that is known of it: also with what is too much for a list.
 async fn one(tx: &Tx, id: InstanceId) -> Answer<InstanceResource> {
-    let (instance, host) = instances::find_with_host(tx, id).await?;
-    let mut wanted = Wanted::default();
-    want(&mut wanted, &instance, &host);
-    wanted.custom_configs.extend(&instance.custom_configs);
-    let related = related::read(tx, &wanted).await?;
-    let packages = match &instance.summary.packages {
-        None => None,
-        Some(digest) => contents::get(tx, digest).await?,
-    };
+    let (found, related) = instances::find_whole(tx, id).await?;
+    let WholeInstance {
+        instance,
+        host,
+        packages,
+    } = found;
     let applied = decisions::applied(tx, &host, &instance).await?;
     let configs = instance.custom_configs.iter();
     let configs = configs.filter_map(|id| related.custom_configs.get(id));

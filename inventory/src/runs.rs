@@ -9,7 +9,7 @@ use evenkeel_api::update_run::{OsUpdateRun, OsUpdateRunList};
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::RunId;
 use evenkeel_store::listing::in_order;
-use evenkeel_store::related::{self, Wanted};
+use evenkeel_store::related::{self, Related, Wanted};
 use evenkeel_store::runs::WholeRun;
 use evenkeel_store::{StoreError, Tx, runs};
 
@@ -66,13 +66,11 @@ pub async fn get_update_run(
 ) -> Answer<OsUpdateRun> {
     let tx = app.read(&call).await?;
     let id: RunId = id_of_path(WHAT, &path.resource_id)?;
-    let whole = runs::find_whole(&tx, id).await?;
+    let (run, related) = runs::find_whole(&tx, id).await?;
     let events = runs::events(&tx, id).await?;
-    let mut found = resources(&tx, &[whole]).await?;
-    let run = found.pop().ok_or_else(Problem::internal)?;
     Ok(Json(OsUpdateRun {
         events: events.into_iter().map(shape::event).collect(),
-        ..run
+        ..resource(&run, &related)
     }))
 }
 
@@ -101,18 +99,20 @@ pub async fn resources(tx: &Tx, runs: &[WholeRun]) -> Result<Vec<OsUpdateRun>, S
         ..Wanted::default()
     };
     let related = related::read(tx, &wanted).await?;
-    let shown = |whole: &WholeRun| {
-        let applied = whole.run.origin.policy_id();
-        let applied = applied.and_then(|id| related.policies.get(&id));
-        OsUpdateRun {
-            applied_policy: applied
-                .map(|applied| policy::with_target(applied, &related))
-                .unwrap_or_default(),
-            instance: instance::shallow(&whole.instance),
-            host_id: whole.instance.host.to_string(),
-            host_name: whole.host_name.to_string(),
-            ..shape::run(&whole.run)
-        }
-    };
-    Ok(runs.iter().map(shown).collect())
+    Ok(runs.iter().map(|run| resource(run, &related)).collect())
+}
+
+/// A run with what it refers to, without its events.
+fn resource(whole: &WholeRun, related: &Related) -> OsUpdateRun {
+    let applied = whole.run.origin.policy_id();
+    let applied = applied.and_then(|id| related.policies.get(&id));
+    OsUpdateRun {
+        applied_policy: applied
+            .map(|applied| policy::with_target(applied, related))
+            .unwrap_or_default(),
+        instance: instance::shallow(&whole.instance),
+        host_id: whole.instance.host.to_string(),
+        host_name: whole.host_name.to_string(),
+        ..shape::run(&whole.run)
+    }
 }

@@ -5,11 +5,15 @@ mod ages;
 mod begin;
 mod enroll;
 mod facts;
+mod held;
 mod packages;
 mod poll;
+pub(crate) mod quiet;
 mod report;
 mod waiting;
 mod wire;
+
+use std::time::Instant;
 
 use evenkeel_proto::agent::agent_service_server::AgentService;
 use evenkeel_proto::agent::{
@@ -18,6 +22,7 @@ use evenkeel_proto::agent::{
 };
 use tonic::{Request, Response, Status};
 
+use crate::holds::Carried;
 use crate::manager::MaintenanceManager;
 use crate::peer::Peer;
 use crate::status;
@@ -34,9 +39,15 @@ impl AgentService for MaintenanceManager {
     }
 
     async fn poll(&self, request: Request<PollRequest>) -> Result<Response<PollResponse>, Status> {
+        let since = Instant::now();
         let (peer, node) = self.node(&request);
-        let answer = match node {
-            Ok(node) => Box::pin(poll::poll(self, &node, request.into_inner())).await,
+        let carried = request.extensions().get::<Carried>().cloned();
+        let read = node.and_then(|node| {
+            let told = poll::read(request.into_inner(), carried, since)?;
+            Ok((node, told))
+        });
+        let answer = match read {
+            Ok((node, told)) => Box::pin(poll::poll(self, &node, told)).await,
             Err(refused) => Err(refused),
         };
         self.ended("poll", peer, answer)
@@ -48,7 +59,7 @@ impl AgentService for MaintenanceManager {
     ) -> Result<Response<BeginResponse>, Status> {
         let (peer, node) = self.node(&request);
         let answer = match node {
-            Ok(node) => begin::begin(self, &node, request.into_inner()).await,
+            Ok(node) => Box::pin(begin::begin(self, &node, request.into_inner())).await,
             Err(refused) => Err(refused),
         };
         self.ended("begin", peer, answer)
@@ -60,7 +71,7 @@ impl AgentService for MaintenanceManager {
     ) -> Result<Response<ReportResponse>, Status> {
         let (peer, node) = self.node(&request);
         let answer = match node {
-            Ok(node) => report::report(self, &node, request.into_inner()).await,
+            Ok(node) => Box::pin(report::report(self, &node, request.into_inner())).await,
             Err(refused) => Err(refused),
         };
         self.ended("report", peer, answer)

@@ -1,40 +1,46 @@
 //! To which hosts tokens from outside belong, as far as this process knows: almost every call asks.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use evenkeel_domain::id::HostId;
 use evenkeel_store::node_tokens::Digest;
 
 /// How many are remembered at most. What is forgotten is looked up again.
-const MOST: usize = 100_000;
+const MOST: usize = 400_000;
+
+/// Calls do not wait for each other unless their tokens are in the same part.
+const PARTS: usize = 16;
 
 /// Tokens that are bound, by their digest.
 #[derive(Debug, Default)]
-pub struct Bonds(Mutex<HashMap<Digest, HostId>>);
+pub struct Bonds([Mutex<HashMap<Digest, HostId>>; PARTS]);
 
 impl Bonds {
     /// The host that a token belongs to, if that is known here.
     pub fn get(&self, digest: &Digest) -> Option<HostId> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(digest).copied()
+        self.part(digest).get(digest).copied()
     }
 
     /// Remembers to which host a token belongs.
     pub fn put(&self, digest: Digest, host: HostId) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= MOST
-            && let Some(any) = all.keys().next().copied()
+        let mut part = self.part(&digest);
+        if part.len() >= MOST / PARTS
+            && let Some(any) = part.keys().next().copied()
         {
-            all.remove(&any);
+            part.remove(&any);
         }
-        all.insert(digest, host);
+        part.insert(digest, host);
     }
 
     /// Forgets a token, so that it is looked up again.
     pub fn forget(&self, digest: &Digest) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.remove(digest);
+        self.part(digest).remove(digest);
+    }
+
+    fn part(&self, digest: &Digest) -> MutexGuard<'_, HashMap<Digest, HostId>> {
+        let part = &self.0[usize::from(digest[0]) % PARTS];
+        part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -54,7 +60,8 @@ mod tests {
             bonds.put(digest(n), HostId::nth(1));
             assert!(bonds.get(&digest(n)).is_some(), "the newest is kept");
         }
-        assert_eq!(bonds.0.lock().unwrap().len(), MOST);
+        let kept = bonds.0.iter().map(|part| part.lock().unwrap().len());
+        assert_eq!(kept.sum::<usize>(), MOST);
         bonds.forget(&digest(MOST + 9));
         assert_eq!(bonds.get(&digest(MOST + 9)), None);
     }

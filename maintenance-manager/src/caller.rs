@@ -75,13 +75,19 @@ impl Ancestor {
     }
 }
 
-/// Whether one of the ancestor's nodes may speak for a host.
-pub fn of_host(ancestor: &Ancestor, host: &Host) -> Result<(), Status> {
-    if ancestor.bound.is_some_and(|bound| bound != host.id) {
+/// Whether the token of one of the ancestor's nodes is that of a host, which may be believed or not.
+pub fn of_its_own(ancestor: &Ancestor, host: HostId) -> Result<(), Status> {
+    if ancestor.bound.is_some_and(|bound| bound != host) {
         return Err(Status::permission_denied(
             "the token is that of another host",
         ));
     }
+    Ok(())
+}
+
+/// Whether one of the ancestor's nodes may speak for a host.
+pub fn of_host(ancestor: &Ancestor, host: &Host) -> Result<(), Status> {
+    of_its_own(ancestor, host.id)?;
     if !host.is_trusted() {
         return Err(Status::unauthenticated("the host was invalidated"));
     }

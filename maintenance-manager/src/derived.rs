@@ -6,24 +6,25 @@ use evenkeel_domain::decide::target;
 use evenkeel_domain::eim;
 use evenkeel_domain::os::OsKind;
 use evenkeel_store::decisions::World;
-use evenkeel_store::nodes::NodeState;
+use evenkeel_store::nodes::{self, Brief, NodeState};
 
 /// Brings the conditions that follow from the wish, and for a node of images what could be updated, up to date.
 pub fn follow(node: &mut NodeState, world: &World, now: Time) {
-    node.conditions = conditions(node, world, now);
+    node.conditions = conditions(&node.conditions, world, now);
     if let Some(available) = available(world) {
         node.os_update_available = available;
     }
 }
 
 /// Whether anything would change.
-pub fn is_outdated(node: &NodeState, world: &World, now: Time) -> bool {
-    let is_other = |available| available != node.os_update_available;
-    conditions(node, world, now) != node.conditions || available(world).is_some_and(is_other)
+pub fn is_outdated(node: &Brief, world: &World, now: Time) -> bool {
+    let is_other = |available: String| nodes::digest_of(&available) != node.available_digest;
+    conditions(&node.conditions, world, now) != node.conditions
+        || available(world).is_some_and(is_other)
 }
 
-fn conditions(node: &NodeState, world: &World, now: Time) -> Vec<Condition> {
-    let mut conditions = node.conditions.clone();
+fn conditions(before: &[Condition], world: &World, now: Time) -> Vec<Condition> {
+    let mut conditions = before.to_vec();
     let reason = target(&world.known, &world.wanted).err();
     let holds = reason.and_then(|reason| reason.condition());
     condition::replace(&mut conditions, ConditionKind::is_of_wish, holds, now);

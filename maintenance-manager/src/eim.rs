@@ -1,12 +1,16 @@
 //! The door for the ancestor's agents: `maintmgr.v1` (southbound section 1).
 
+pub(crate) mod quiet;
 mod wire;
 
+use std::time::Instant;
+
 use chrono::TimeDelta;
+use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::condition::{self, ConditionKind};
 use evenkeel_domain::decide::{Act, Protocol, Reason};
-use evenkeel_domain::eim::{self, Answer, Asked, Before, Proof, Sample, SampleKind};
+use evenkeel_domain::eim::{self, Answer, Asked, Before, Delivered, Proof, Sample, SampleKind};
 use evenkeel_domain::id::RunId;
 use evenkeel_domain::os::Image;
 use evenkeel_domain::run::{
@@ -17,15 +21,18 @@ use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService;
 use evenkeel_proto::maintmgr::{
     PlatformUpdateStatusRequest, PlatformUpdateStatusResponse, UpdateStatus,
 };
+use evenkeel_store::decisions::World;
 use evenkeel_store::nodes::Machine;
 use evenkeel_store::runs::{self, Subject};
 use evenkeel_store::{StoreError, brake};
 use tonic::{Request, Response, Status};
 
 use crate::caller::{self, Ancestor};
+use crate::desk::{Case, Door, Lane, Verdict, Words};
 use crate::manager::MaintenanceManager;
 use crate::progress::{Beginning, Scene};
 use crate::status;
+use crate::view::{Said, Who};
 
 /// How old the last word of an agent that ours has replaced must be for another one to be noted: it speaks every few
 /// seconds, and each note is a change of the node.
@@ -37,12 +44,13 @@ impl MaintmgrService for MaintenanceManager {
         &self,
         request: Request<PlatformUpdateStatusRequest>,
     ) -> Result<Response<PlatformUpdateStatusResponse>, Status> {
+        let since = Instant::now();
         let called = self.ancestor(&request, &request.get_ref().host_guid);
         let (peer, called) = called.await;
         let said = request.into_inner().update_status;
         let (answer, ancestor) = match called {
             Ok(ancestor) => (
-                Box::pin(self.sampled(&ancestor, said)).await,
+                Box::pin(self.sampled(&ancestor, said, since)).await,
                 Some(ancestor),
             ),
             Err(refused) => (Err(refused), None),
@@ -55,19 +63,65 @@ impl MaintmgrService for MaintenanceManager {
 }
 
 impl MaintenanceManager {
-    /// Takes a sample and answers with what the node may do. Nothing is answered OK that was not stored: the agent
-    /// repeats an outcome until it is (M5 to M7).
+    /// Answers a sample that came at an instant with what the node may do.
     async fn sampled(
         &self,
         ancestor: &Ancestor,
         said: Option<UpdateStatus>,
+        since: Instant,
     ) -> Result<PlatformUpdateStatusResponse, Status> {
         let said = said.ok_or_else(|| Status::invalid_argument("update_status: is required"))?;
         let sample = wire::sample(&said);
+        if quiet::may_be(sample.kind) {
+            let quiet = self.quietly(ancestor, &said, &sample, since).await?;
+            if let Some(answer) = quiet {
+                return Ok(answer);
+            }
+        }
+        self.desk.polls(Door::Eim).news.increment(1);
+        Box::pin(self.taken(ancestor, &said, &sample)).await
+    }
+
+    /// Almost all samples: they say nothing new, so nothing is locked and nothing is written. None if something is.
+    async fn quietly(
+        &self,
+        ancestor: &Ancestor,
+        said: &UpdateStatus,
+        sample: &Sample,
+        since: Instant,
+    ) -> Result<Option<PlatformUpdateStatusResponse>, Status> {
+        let (tenant, uuid) = (ancestor.tenant, ancestor.uuid);
+        let case = Case {
+            who: Who::Uuid(tenant, uuid),
+            asked: self.view.asked_eim(uuid, said),
+            words: Words::Eim {
+                sample: sample.clone(),
+                available: said.os_update_available.clone(),
+            },
+            lane: Lane::Poll,
+        };
+        let Verdict::Quiet(hit) = self.desk.ask(case, since).await? else {
+            return Ok(None);
+        };
+        caller::of_its_own(ancestor, hit.host)?;
+        let Said::Eim(answer) = &hit.answer.said else {
+            return Ok(None);
+        };
+        self.contacts.heard(tenant, hit.instance, self.now(), None);
+        Ok(Some(answer.clone()))
+    }
+
+    /// Takes a sample and answers it. Nothing is answered OK that was not stored: the agent repeats an outcome until it is
+    /// (M5 to M7).
+    async fn taken(
+        &self,
+        ancestor: &Ancestor,
+        said: &UpdateStatus,
+        sample: &Sample,
+    ) -> Result<PlatformUpdateStatusResponse, Status> {
         // A window that is delivered is leave: the agent starts by itself.
         let machine = Machine::Uuid(ancestor.uuid);
-        let scene = Scene::open(self, ancestor.tenant, machine, true).await;
-        let mut scene = scene.map_err(status::store)?;
+        let mut scene = Scene::open(self, ancestor.tenant, machine, true).await?;
         caller::of_host(ancestor, &scene.host)?;
         if !scene.world.known.trusted {
             return Err(Status::unauthenticated("the instance was invalidated"));
@@ -75,15 +129,17 @@ impl MaintenanceManager {
         let kind = scene.world.known.os_kind;
         // Our own agent has taken over: this one gets no window any more.
         if !scene.host.public_key.is_empty() {
-            outlive(scene, &sample).await.map_err(status::store)?;
+            Box::pin(outlive(scene, sample))
+                .await
+                .map_err(status::store)?;
             return Ok(wire::answer(Answer::default(), kind));
         }
-        take(&mut scene, &sample).await.map_err(status::store)?;
+        take(&mut scene, sample).await.map_err(status::store)?;
         if let Some(available) = available(&scene, &said.os_update_available) {
             scene.node.os_update_available = available;
         }
         call_off(&mut scene).await.map_err(status::store)?;
-        let answer = conclude(scene).await.map_err(status::store)?;
+        let answer = Box::pin(conclude(scene)).await.map_err(status::store)?;
         Ok(wire::answer(answer, kind))
     }
 }
@@ -218,7 +274,10 @@ async fn bring(
     }
     let applies = scene.world.applies().map(|assigned| assigned.scope);
     let beginning = sampled_attempt(scene, before.zip(applies)).await?;
-    scene.begin_attempt(beginning, happening).await.map(drop)
+    scene
+        .begin_attempt(beginning, happening, &[])
+        .await
+        .map(drop)
 }
 
 /// The run that was given up for lack of news, if this is the news of its end.
@@ -251,36 +310,40 @@ async fn timed_out(scene: &Scene<'_>, event: &RunEvent) -> Result<Option<RunId>,
 /// Gives up what was only fetched and is not wanted any more, once the node has nothing left that it could begin by:
 /// such an agent is not told to give up, it is told no window.
 async fn call_off(scene: &mut Scene<'_>) -> Result<(), StoreError> {
-    let Act::Cancel { run, cause } = scene.world.decide(scene.now).act else {
+    let given_up = given_up(&scene.world, &scene.node.delivered, scene.now);
+    let Some((run, cause)) = given_up else {
         return Ok(());
     };
-    let delivered = &scene.node.delivered;
-    let may_begin = delivered.single.is_some()
-        || delivered.occurrence.is_some()
-        || delivered.was_open(scene.now);
-    // What it was fetched for in vain, the node says itself.
-    if may_begin || cause == CancelCause::WindowMissed {
-        return Ok(());
-    }
     let cancelled = Happening::of(RunEvent::Cancelled(cause));
     scene.bring(Subject::Run(run), &cancelled).await?;
     scene.look_again().await
 }
 
+/// What is to be given up, and why.
+fn given_up(world: &World, delivered: &Delivered, now: Time) -> Option<(RunId, CancelCause)> {
+    let Act::Cancel { run, cause } = world.decide(now).act else {
+        return None;
+    };
+    let may_begin =
+        delivered.single.is_some() || delivered.occurrence.is_some() || delivered.was_open(now);
+    // What it was fetched for in vain, the node says itself.
+    let is_left = may_begin || cause == CancelCause::WindowMissed;
+    (!is_left).then_some((run, cause))
+}
+
 /// Renders what the node should do. Who was seen through in a window does not begin in it once more, so it needs no slot
 /// and holds nobody up.
-fn render(scene: &Scene<'_>) -> Answer {
-    let world = &scene.world;
+fn render(world: &World, before: &Delivered, now: Time) -> Answer {
     let open = world.run.as_ref().and_then(UpdateRun::as_open);
-    let decision = world.decide(scene.now);
+    let decision = world.decide(now);
     let asked = Asked {
         known: &world.known,
         wanted: &world.wanted,
         open: open.as_ref(),
         decision: &decision,
-        before: &scene.node.delivered,
+        before,
     };
-    let mut answer = eim::answer(&asked, scene.now);
+    let mut answer = eim::answer(&asked, now);
     let is_settled = matches!(
         decision.because,
         Reason::UpToDate { .. } | Reason::FailedInWindow { .. }
@@ -291,10 +354,16 @@ fn render(scene: &Scene<'_>) -> Answer {
     answer
 }
 
+/// Whether the node holds a slot of the assignment that applies to it.
+fn holds_slot(world: &World) -> bool {
+    world.applies().is_some_and(|assigned| assigned.brake.mine)
+}
+
 /// Keeps what is answered, together with the slot that goes with it.
 async fn conclude(mut scene: Scene<'_>) -> Result<Answer, StoreError> {
+    let render = |scene: &Scene<'_>| render(&scene.world, &scene.node.delivered, scene.now);
     let mut answer = render(&scene);
-    let held = scene.holds_slot();
+    let held = holds_slot(&scene.world);
     if answer.slot.is_some() && !held {
         // Counted where it is judged, and only by who would begin: the others need not wait for each other.
         scene.count().await?;

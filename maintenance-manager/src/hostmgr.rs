@@ -104,7 +104,7 @@ impl MaintenanceManager {
             return Ok(host.id);
         }
         self.contacts
-            .heard(ancestor.tenant, node.instance, self.now());
+            .heard(ancestor.tenant, node.instance, self.now(), None);
         if host.status.text != status::RUNNING {
             let shown = self.show_running(tx, &host).await;
             shown.map_err(status::store)?;

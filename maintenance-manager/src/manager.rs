@@ -1,6 +1,7 @@
 //! The maintenance manager as a whole.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use evenkeel_auth::Authority;
 use evenkeel_domain::Time;
@@ -16,14 +17,19 @@ use tonic::service::{LayerExt, Routes};
 use tower::util::MapResponseLayer;
 use uuid::Uuid;
 
+use crate::admission::AdmissionLayer;
 use crate::bonds::Bonds;
 use crate::contacts::Contacts;
+use crate::desk::Desk;
+use crate::holds::Holds;
 use crate::housekeeping::Housekeeping;
+use crate::load::Load;
 use crate::outage::Outage;
 use crate::peer::{Flood, Peer, Refusals};
-use crate::settings::{Settings, period};
+use crate::settings::{Settings, delta, period};
 use crate::silence::SilenceWatch;
 use crate::tracker::Tracker;
+use crate::view::{self, Sizes, View};
 
 /// The largest message that is read. A detail of 10 MiB is cut and its outcome kept; larger is refused.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -46,6 +52,14 @@ pub struct MaintenanceManager {
     /// Machines that are let in at once. Each holds a connection while it waits for those with the same join token, so
     /// a roll-out must not take them all.
     pub(crate) doors: Arc<Semaphore>,
+    /// What is remembered of answers.
+    pub(crate) view: View,
+    /// Where the others are looked for.
+    pub(crate) desk: Desk,
+    /// Polls that are held until there is something to say.
+    pub(crate) holds: Holds,
+    /// How much is taken on at once.
+    pub(crate) load: Arc<Load>,
 }
 
 impl MaintenanceManager {
@@ -57,6 +71,9 @@ impl MaintenanceManager {
         authority: Arc<Authority>,
         settings: Settings,
     ) -> Self {
+        let settings = Arc::new(settings);
+        let view = View::new(settings.view.clone());
+        let desk = Desk::new(store.clone(), view.clone(), Arc::clone(&clock), &settings);
         Self {
             store,
             clock,
@@ -64,7 +81,11 @@ impl MaintenanceManager {
             flood: Arc::new(Flood::new(settings.flood.clone())),
             refusals: Arc::default(),
             outage: Arc::default(),
-            settings: Arc::new(settings),
+            view,
+            desk,
+            holds: Holds::new(settings.holds.clone()),
+            load: Arc::new(Load::new(settings.load.clone())),
+            settings,
             contacts: Contacts::default(),
             bonds: Arc::default(),
             doors: Arc::new(Semaphore::new(DOORS)),
@@ -80,14 +101,50 @@ impl MaintenanceManager {
         let too_large = MapResponseLayer::new(name_what_is_too_large);
         // Nothing that is kept is said there.
         let heartbeats = HostmgrServer::new(self.clone());
-        Routes::new(too_large.clone().named_layer(ours))
-            .add_service(too_large.clone().named_layer(ancestors))
-            .add_service(too_large.named_layer(heartbeats))
+        let admission = AdmissionLayer::new(Arc::clone(&self.load));
+        Routes::new(admission.named_layer(too_large.named_layer(ours)))
+            .add_service(admission.named_layer(too_large.named_layer(ancestors)))
+            .add_service(admission.named_layer(too_large.named_layer(heartbeats)))
     }
 
-    /// Starts the loops: the times of last contact, the runs whose time has come, the nodes that fell silent, and the
-    /// housekeeping. All of them may go on in any number of processes on one database.
+    /// Starts the loops: the times of last contact, the runs whose time has come, the nodes that fell silent, the
+    /// housekeeping, and what keeps the view and the load in sight. All of them may go on in any number of processes on one
+    /// database.
     pub fn start_loops(&self, life: &Lifecycle) {
+        self.start_view(life);
+        self.start_watching(life);
+        self.start_writing(life);
+    }
+
+    /// Starts to follow the change log: from then on answers are remembered. Once in each process, which tells of its own
+    /// changes by itself ([`Store::tell_hints`]).
+    pub fn start_view(&self, life: &Lifecycle) {
+        let (view, store, holds) = (self.view.clone(), self.store.clone(), self.holds.clone());
+        let (outage, stopping) = (Arc::clone(&self.outage), life.stopping());
+        life.spawn("change log", async move {
+            view::follow(view, store, holds, outage, stopping).await;
+            Ok(())
+        });
+    }
+
+    /// Starts to watch the load, and lets the polls go that are held when the process stops.
+    fn start_watching(&self, life: &Lifecycle) {
+        let (load, stopping) = (Arc::clone(&self.load), life.stopping());
+        life.spawn("load", async move {
+            load.watch(stopping).await;
+            Ok(())
+        });
+        let (holds, stopping) = (self.holds.clone(), life.stopping());
+        let load = Arc::clone(&self.load);
+        life.spawn("holds", async move {
+            stopping.cancelled().await;
+            load.lets_go();
+            holds.drain();
+            Ok(())
+        });
+    }
+
+    fn start_writing(&self, life: &Lifecycle) {
         let contacts = self.contacts.clone();
         let (store, every) = (self.store.clone(), period(self.settings.contacts_every));
         let (stopping, outage) = (life.stopping(), Arc::clone(&self.outage));
@@ -119,6 +176,30 @@ impl MaintenanceManager {
         });
     }
 
+    /// Waits until all that was committed before is taken into account. False if that takes too long, or nobody follows the
+    /// change log.
+    pub async fn caught_up(&self) -> bool {
+        self.view.fence(Instant::now()).await
+    }
+
+    /// How much is remembered of answers.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
+        self.view.sizes()
+    }
+
+    /// How many polls are held.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.holds.len()
+    }
+
+    /// How many answers from memory were found to be others than the database would have given.
+    #[must_use]
+    pub fn mismatches(&self) -> u64 {
+        self.desk.mismatches()
+    }
+
     /// Notes for the log how a call of a peer ended.
     pub(crate) fn note<T>(&self, peer: &Peer, call: &'static str, answer: &Result<T, Status>) {
         self.note_saying((peer, None), call, answer);
@@ -133,6 +214,14 @@ impl MaintenanceManager {
     ) {
         self.outage.note_call(call, answer);
         self.refusals.note(who, call, answer, self.now());
+    }
+
+    /// Before when a node of ours is not silent that is heard now, if it is told to come back later than usual: twice that
+    /// from now.
+    pub(crate) fn due(&self, now: Time) -> Option<Time> {
+        let usual = self.settings.poll_interval;
+        let interval = self.load.interval(usual);
+        (usual < interval).then(|| now + delta(interval) * 2)
     }
 
     pub(crate) fn now(&self) -> Time {

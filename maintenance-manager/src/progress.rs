@@ -1,22 +1,25 @@
 //! Brings news of a node to its runs, in one transaction. Both doors go through here.
 
+use std::iter;
+
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
-use evenkeel_domain::decide::{Target, TargetKind, target};
+use evenkeel_domain::decide::{Protocol, Target, TargetKind, target};
 use evenkeel_domain::eim::Delivered;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{OsId, PolicyId, RunId};
 use evenkeel_domain::order::{Order, OrderKind};
 use evenkeel_domain::os::{Image, OsKind};
 use evenkeel_domain::policy::UpdatePolicy;
-use evenkeel_domain::run::{AttemptId, Happening, Origin, Patience, RunEvent, UpdateRun};
+use evenkeel_domain::run::{AttemptId, Happening, Origin, RunEvent, UpdateRun};
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::cut;
 use evenkeel_store::decisions::{self, Reading, World};
 use evenkeel_store::nodes::{self, Machine, NodeState};
-use evenkeel_store::runs::{self, Opening, Subject};
+use evenkeel_store::runs::{self, Opening, Subject, Together};
 use evenkeel_store::{StoreError, Tx, hosts, os_profiles, policies};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::derived;
 use crate::manager::MaintenanceManager;
@@ -31,6 +34,8 @@ pub struct Scene<'a> {
     pub world: World,
     pub now: Time,
     before: NodeState,
+    /// Its turn among those who write.
+    _pen: OwnedSemaphorePermit,
 }
 
 /// What an attempt begins with.
@@ -44,12 +49,24 @@ pub struct Beginning {
 }
 
 impl<'a> Scene<'a> {
-    /// Locks the node of a machine. With `judging`, nobody changes what is wanted until the end: needed by whoever gives
-    /// leave.
+    /// Locks the node of a machine, once it is its turn: those who are too many wait for that and not for a connection,
+    /// which others need who only read. With `judging`, nobody changes what is wanted until the end: needed by whoever
+    /// gives leave.
     pub async fn open(
         manager: &'a MaintenanceManager,
         tenant: TenantId,
         machine: Machine,
+        judging: bool,
+    ) -> Result<Self, tonic::Status> {
+        let pen = manager.load.pen().await?;
+        let opened = Self::open_with(manager, pen, (tenant, machine), judging).await;
+        opened.map_err(status::store)
+    }
+
+    async fn open_with(
+        manager: &'a MaintenanceManager,
+        pen: OwnedSemaphorePermit,
+        (tenant, machine): (TenantId, Machine),
         judging: bool,
     ) -> Result<Self, StoreError> {
         let tx = manager.store.tenant(tenant).await?;
@@ -70,6 +87,7 @@ impl<'a> Scene<'a> {
             node,
             world,
             now,
+            _pen: pen,
         })
     }
 
@@ -84,8 +102,24 @@ impl<'a> Scene<'a> {
         subject: Subject,
         happening: &Happening,
     ) -> Result<UpdateRun, StoreError> {
+        self.bring_all(subject, happening, &[]).await
+    }
+
+    /// Brings events to a run that came together: the first and those that follow.
+    pub async fn bring_all(
+        &mut self,
+        subject: Subject,
+        first: &Happening,
+        rest: &[Happening],
+    ) -> Result<UpdateRun, StoreError> {
         let patience = self.manager.settings.patience();
-        self.bring_with(&patience, subject, happening).await
+        let together = Together {
+            first,
+            rest,
+            patience: &patience,
+            now: self.now,
+        };
+        self.bring_with(subject, &together).await
     }
 
     /// Gives up the open run because its time, which others have judged, has come.
@@ -94,41 +128,58 @@ impl<'a> Scene<'a> {
             return Ok(());
         };
         let patience = self.manager.settings.patience().until(&run, limit);
-        let timed_out = Happening::of(RunEvent::TimedOut);
-        self.bring_with(&patience, Subject::Run(run.id), &timed_out)
-            .await?;
+        let together = Together {
+            first: &Happening::of(RunEvent::TimedOut),
+            rest: &[],
+            patience: &patience,
+            now: self.now,
+        };
+        self.bring_with(Subject::Run(run.id), &together).await?;
         self.look_again().await
     }
 
     async fn bring_with(
         &mut self,
-        patience: &Patience,
         subject: Subject,
-        happening: &Happening,
+        events: &Together<'_>,
     ) -> Result<UpdateRun, StoreError> {
-        let run = runs::advance(&self.tx, subject, happening, patience, self.now).await?;
         // Late news of an attempt that another one has replaced says nothing about where the node stands.
-        if self.world.run.as_ref().is_none_or(|open| open.id == run.id) {
-            self.node.reflect(&run, self.now);
+        let open = self.world.run.as_ref();
+        let is_late = open.is_some_and(|open| match &subject {
+            Subject::Run(id) => open.id != *id,
+            Subject::New(_) => true,
+        });
+        let Self { tx, node, now, .. } = self;
+        let mut reflect = |run: &UpdateRun| {
+            if !is_late {
+                node.reflect(run, *now);
+            }
+        };
+        let run = runs::advance_by(tx, subject, events, &mut reflect).await?;
+        if !is_late {
             self.world.known.last_end.clone_from(&self.node.last_end);
             self.world.run = Some(run.clone()).filter(|run| !run.state.is_final());
         }
-        metrics::counter!("evenkeel_run_events_total", "event" => happening.event.name())
-            .increment(1);
+        for happening in iter::once(events.first).chain(events.rest) {
+            let event = happening.event.name();
+            metrics::counter!("evenkeel_run_events_total", "event" => event).increment(1);
+        }
         Ok(run)
     }
 
-    /// Brings the first event of an attempt: opens its run, and ends another one that is still open.
+    /// Brings the first event of an attempt, and those that came with it: opens its run, and ends another one that is still
+    /// open.
     pub async fn begin_attempt(
         &mut self,
         beginning: Beginning,
-        happening: &Happening,
+        first: &Happening,
+        rest: &[Happening],
     ) -> Result<UpdateRun, StoreError> {
         if let Some(other) = self.world.run.take() {
             let superseded = Happening::of(RunEvent::Superseded);
             self.bring(Subject::Run(other.id), &superseded).await?;
         }
-        self.record(beginning, happening).await
+        self.opened(beginning, first, rest).await
     }
 
     /// Brings the only event of an attempt that is over: what is open meanwhile stays as it is.
@@ -137,17 +188,27 @@ impl<'a> Scene<'a> {
         beginning: Beginning,
         happening: &Happening,
     ) -> Result<UpdateRun, StoreError> {
-        let os = os_profiles::find(&self.tx, self.node.os).await?;
+        self.opened(beginning, happening, &[]).await
+    }
+
+    async fn opened(
+        &mut self,
+        beginning: Beginning,
+        first: &Happening,
+        rest: &[Happening],
+    ) -> Result<UpdateRun, StoreError> {
+        let running = &self.world.known.running.name;
         let host: String = self.host.title().chars().take(13).collect();
         let opening = Opening {
             instance: self.node.instance,
             name: format!("{host} update {}", self.now.format("%Y%m%d-%H%M%S")),
-            description: cut(&format!("OS update for {}", os.spec.name), 200),
+            description: cut(&format!("OS update for {running}"), 200),
             attempt: beginning.attempt,
             origin: beginning.origin,
             follows: beginning.follows,
         };
-        self.bring(Subject::New(Box::new(opening)), happening).await
+        self.bring_all(Subject::New(Box::new(opening)), first, rest)
+            .await
     }
 
     /// What an attempt is for that names its target.
@@ -218,6 +279,10 @@ impl<'a> Scene<'a> {
     }
 
     async fn policy(&self, id: PolicyId) -> Result<Option<UpdatePolicy>, StoreError> {
+        let mut assigned = self.world.wanted.policies.iter();
+        if let Some(assigned) = assigned.find(|assigned| assigned.policy.id == id) {
+            return Ok(Some(assigned.policy.clone()));
+        }
         found(policies::find(&self.tx, id).await)
     }
 
@@ -260,12 +325,6 @@ impl<'a> Scene<'a> {
         open.is_some_and(|run| !run.state.is_untouched())
     }
 
-    /// Whether the node holds a slot of the assignment that applies to it.
-    pub fn holds_slot(&self) -> bool {
-        let assigned = self.world.applies();
-        assigned.is_some_and(|assigned| assigned.brake.mine)
-    }
-
     /// Takes note that the node really runs an image of the catalogue.
     pub fn runs(&mut self, image: Image) {
         self.node.os = image.os;
@@ -277,7 +336,7 @@ impl<'a> Scene<'a> {
         if self.node != self.before {
             nodes::save(&self.tx, &self.node).await?;
         }
-        self.tx.commit().await
+        self.make_visible().await
     }
 
     /// Keeps what changed, makes it all visible, and notes that the node was heard.
@@ -293,9 +352,22 @@ impl<'a> Scene<'a> {
             hosts::set_status(&self.tx, self.host.id, &running).await?;
         }
         let (tenant, instance) = (self.tx.tenant(), self.node.instance);
-        self.tx.commit().await?;
-        self.manager.contacts.heard(tenant, instance, self.now);
+        let (manager, now) = (self.manager, self.now);
+        // EIM's agents come at their own pace.
+        let is_ours = matches!(self.node.protocol, Protocol::Own { .. });
+        let due = manager.due(now).filter(|_| is_ours);
+        self.make_visible().await?;
+        manager.contacts.heard(tenant, instance, now, due);
         Ok(())
+    }
+
+    /// Commits. What was remembered of the node is forgotten before anything is answered, also when nobody knows whether
+    /// it was committed.
+    async fn make_visible(self) -> Result<(), StoreError> {
+        let (tenant, host, instance) = (self.tx.tenant(), self.host.id, self.node.instance);
+        let committed = self.tx.commit().await;
+        self.manager.view.forget(tenant, host, instance);
+        committed
     }
 }
 

@@ -7,7 +7,11 @@ use evenkeel_domain::run::Patience;
 use evenkeel_store::decisions::Horizon;
 use serde::Deserialize;
 
+use crate::desk::DeskSettings;
+use crate::holds::HoldSettings;
+use crate::load::LoadSettings;
 use crate::peer::FloodSettings;
+use crate::view::ViewSettings;
 
 /// Everything the maintenance manager can be told.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -50,6 +54,14 @@ pub struct Settings {
     pub housekeeping: String,
     /// How often one node may call.
     pub flood: FloodSettings,
+    /// What is remembered of answers.
+    pub view: ViewSettings,
+    /// How polls are looked at in the database that nothing is remembered of.
+    pub desk: DeskSettings,
+    /// How polls are held until there is something to say.
+    pub holds: HoldSettings,
+    /// How much is taken on at once.
+    pub load: LoadSettings,
 }
 
 impl Default for Settings {
@@ -59,7 +71,7 @@ impl Default for Settings {
             credential_lifetime: Duration::from_hours(90 * 24),
             fetch_ahead: Duration::from_hours(6),
             max_window: Duration::from_hours(24),
-            contacts_every: Duration::from_secs(10),
+            contacts_every: Duration::from_secs(30),
             track_every: Duration::from_secs(30),
             patience: PatienceSettings::default(),
             silent_after: Duration::from_mins(5),
@@ -68,6 +80,10 @@ impl Default for Settings {
             log_kept: Duration::from_hours(30 * 24),
             housekeeping: "0 7 * * * *".to_owned(),
             flood: FloodSettings::default(),
+            view: ViewSettings::default(),
+            desk: DeskSettings::default(),
+            holds: HoldSettings::default(),
+            load: LoadSettings::default(),
         }
     }
 }

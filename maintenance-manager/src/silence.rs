@@ -27,7 +27,8 @@ pub struct SilenceWatch {
 }
 
 impl SilenceWatch {
-    /// A watch on a store. A node is given the time of two polls at least, and that in which contacts are written.
+    /// A watch on a store. A node is given the time of two polls at least, and that in which contacts are written. One that
+    /// was told to wait longer is due later, and is given until then.
     #[must_use]
     pub fn new(store: Store, clock: Arc<dyn Clock>, settings: &Settings) -> Self {
         let least = (delta(settings.poll_interval) + delta(settings.contacts_every)) * 2;

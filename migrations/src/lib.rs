@@ -32,6 +32,8 @@ const STEPS: &[Step] = &[
     step!("20261122_000019_names_in_order"),
     step!("20261123_000020_long_lists"),
     step!("20261123_000021_log_for_readers"),
+    step!("20261123_000022_node_digests"),
+    step!("20261123_000023_hardware_as_told"),
 ];
 
 impl MigratorTrait for Migrator {

@@ -136,6 +136,8 @@ pub(crate) struct Southbound {
     /// ask the roots of their system.
     pub(crate) ca: Option<PathBuf>,
     pub(crate) max_connections: usize,
+    /// How many connections one address may have; 0 is without limit. All nodes behind one router have its address.
+    pub(crate) connections_per_address: u32,
     /// How many calls one connection may have open.
     pub(crate) calls_per_connection: u32,
     /// How long a client may take for the TLS handshake and its first word.
@@ -158,6 +160,7 @@ impl Default for Southbound {
             key: None,
             ca: None,
             max_connections: 100_000,
+            connections_per_address: 0,
             calls_per_connection: 32,
             handshake_within: Duration::from_secs(10),
             answer_within: Duration::from_mins(10),
@@ -199,7 +202,31 @@ impl Config {
                 "rest.cors_origins has {odd:?}; an origin looks like https://ui.example"
             ));
         }
+        self.check_holds()?;
         self.auth.check(self.rest.listen)
+    }
+
+    /// What is wrong between the polls that are held and what carries them, if anything is.
+    fn check_holds(&self) -> Result<(), String> {
+        let holds = &self.maintenance_manager.holds;
+        if holds.most == 0 {
+            return Ok(());
+        }
+        let (each, calls) = (holds.per_connection, self.southbound.calls_per_connection);
+        if calls <= each {
+            return Err(format!(
+                "southbound.calls_per_connection ({calls}) must be more than maintenance_manager.holds.per_connection ({each})"
+            ));
+        }
+        let (within, held) = (self.southbound.answer_within, holds.longest);
+        if within <= held {
+            return Err(format!(
+                "southbound.answer_within ({}) must be longer than maintenance_manager.holds.longest ({})",
+                humantime::format_duration(within),
+                humantime::format_duration(held)
+            ));
+        }
+        Ok(())
     }
 
     /// What the REST API is told. What it foresees is what the maintenance manager does, so both look equally far.
@@ -276,8 +303,16 @@ mod tests {
             silent_after = "10m"
             [maintenance_manager.flood]
             calls_per_second = 5
+            [maintenance_manager.view]
+            max_staleness = "5s"
+            [maintenance_manager.holds]
+            longest = "2m"
+            [maintenance_manager.load]
+            calls = 100
+            poll_interval_max = "10m"
             [southbound]
             names = ["updates.example"]
+            connections_per_address = 50
             [auth.tokens]
             issuer = "urn:example"
             [[auth.issuers]]
@@ -308,6 +343,9 @@ mod tests {
             (manager.flood.calls_per_second, manager.flood.burst),
             (5, 200)
         );
+        assert_eq!(manager.holds.longest, Duration::from_mins(2));
+        assert_eq!((manager.load.calls, manager.load.writers), (100, 16));
+        assert_eq!(config.southbound.connections_per_address, 50);
         let shown = format!("{config:?}");
         assert!(
             shown.contains("url: Some([secret])") && !shown.contains("hush"),
@@ -328,6 +366,29 @@ mod tests {
             let error = read(text).unwrap_err();
             assert!(error.contains(key), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_call_may_take_longer_than_a_poll_is_held() {
+        let config = read("[southbound]\nanswer_within = '3m'").unwrap();
+        let wrong = config.check().unwrap_err();
+        assert!(
+            wrong.contains("answer_within (3m)") && wrong.contains("longest (4m)"),
+            "{wrong}"
+        );
+        let shorter = "[southbound]\nanswer_within = '3m'\n\
+                       [maintenance_manager.holds]\nlongest = '2m'";
+        assert_eq!(read(shorter).unwrap().check(), Ok(()));
+        let none = "[southbound]\nanswer_within = '1m'\n\
+                    [maintenance_manager.holds]\nmost = 0";
+        assert_eq!(read(none).unwrap().check(), Ok(()));
+    }
+
+    #[test]
+    fn polls_that_are_held_leave_room_for_reports() {
+        let config = read("[southbound]\ncalls_per_connection = 16").unwrap();
+        let wrong = config.check().unwrap_err();
+        assert!(wrong.contains("per_connection (16)"), "{wrong}");
     }
 
     #[test]

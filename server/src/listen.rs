@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 /// How long nothing is accepted after the system had no file or memory left for a connection.
 const BREATH: Duration = Duration::from_millis(100);
+
+/// How many connections may wait to be accepted, as far as the system lets them (`net.core.somaxconn`).
+const BACKLOG: u32 = 4_096;
 
 /// How often a silent peer is asked whether it is there, and how many times.
 const PROBE_EVERY: Duration = Duration::from_secs(15);
@@ -37,15 +40,37 @@ pub(crate) struct Connection {
     pub(crate) permit: OwnedSemaphorePermit,
 }
 
+/// Each connection is a file of this process: lets it have as many as the system allows, and says if those are too few.
+pub(crate) fn allow_files(connections: usize) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    let files = match setrlimit(Resource::Nofile, most) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    };
+    if files.is_some_and(|files| files < connections as u64) {
+        tracing::warn!(
+            files,
+            connections,
+            "this process may have fewer files than connections; raise its limit (LimitNOFILE)"
+        );
+    }
+}
+
 impl Listener {
     /// Binds a socket. `setting` is the one that says where, for the error.
-    pub(crate) async fn bind(
+    pub(crate) fn bind(
         setting: &'static str,
         address: SocketAddr,
         max_connections: usize,
         keep_alive: Duration,
     ) -> anyhow::Result<Self> {
-        let socket = TcpListener::bind(address).await.with_context(|| {
+        let socket = open(address).with_context(|| {
             let variable = setting.to_uppercase().replace('.', "__");
             format!("cannot listen on {address} (choose another address with {setting} or EVENKEELD_{variable})")
         })?;
@@ -94,6 +119,17 @@ impl Listener {
     }
 }
 
+fn open(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // Or a restart would have to wait until the connections of the last process are forgotten.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 /// Finds peers that are gone without a word, or read no more of what they asked for; costs nothing while they talk.
 fn look_after(stream: &TcpStream, after: Duration) -> std::io::Result<()> {
     use rustix::net::sockopt;
@@ -114,15 +150,14 @@ fn look_after(stream: &TcpStream, after: Duration) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    async fn listener(room: usize) -> Listener {
+    fn listener(room: usize) -> Listener {
         let anywhere = ([127, 0, 0, 1], 0).into();
-        let listener = Listener::bind("rest.listen", anywhere, room, Duration::from_mins(1));
-        listener.await.unwrap()
+        Listener::bind("rest.listen", anywhere, room, Duration::from_mins(1)).unwrap()
     }
 
     #[tokio::test]
     async fn there_are_never_more_connections_than_there_is_room_for() {
-        let listener = listener(1).await;
+        let listener = listener(1);
         let stopping = CancellationToken::new();
         let _first = TcpStream::connect(listener.address).await.unwrap();
         let _second = TcpStream::connect(listener.address).await.unwrap();
@@ -140,7 +175,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_accepted_when_the_process_stops() {
-        let listener = listener(1).await;
+        let listener = listener(1);
         let stopping = CancellationToken::new();
         stopping.cancel();
         assert!(listener.accept(&stopping).await.is_none());
@@ -148,7 +183,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_is_looked_after() {
-        let listener = listener(1).await;
+        let listener = listener(1);
         let _client = TcpStream::connect(listener.address).await.unwrap();
         let taken = listener.accept(&CancellationToken::new()).await.unwrap();
         assert!(rustix::net::sockopt::socket_keepalive(&taken.stream).unwrap());

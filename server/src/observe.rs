@@ -1,5 +1,7 @@
 //! Counts requests and calls. A label never holds an id or anything else that a peer chooses.
 
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use anyhow::Context;
@@ -7,20 +9,37 @@ use axum::Router;
 use axum::extract::{MatchedPath, Request};
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics::{Counter, Histogram};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
 const SECONDS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
 ];
 
+/// How many are in a batch.
+const BATCHES: [f64; 8] = [1.0, 2.0, 4.0, 16.0, 64.0, 128.0, 256.0, 512.0];
+
 /// Sets up the collection of metrics for this process.
 pub(crate) fn install() -> anyhow::Result<PrometheusHandle> {
-    let builder = PrometheusBuilder::new()
-        .set_buckets(&SECONDS)
-        .context("metrics cannot be set up")?;
-    let handle = builder
+    let handle = recorder().context("metrics cannot be set up")?;
+    describe_requests();
+    describe_process();
+    describe_polls();
+    describe_view();
+    describe_load();
+    Ok(handle)
+}
+
+fn recorder() -> Result<PrometheusHandle, BuildError> {
+    let batches = |name: &str| Matcher::Full(name.to_owned());
+    PrometheusBuilder::new()
+        .set_buckets(&SECONDS)?
+        .set_buckets_for_metric(batches("evenkeel_desk_batch"), &BATCHES)?
+        .set_buckets_for_metric(batches("evenkeel_contacts_batch"), &BATCHES)?
         .install_recorder()
-        .context("metrics cannot be set up")?;
+}
+
+fn describe_requests() {
     metrics::describe_counter!(
         "evenkeel_http_requests_total",
         "Requests to the REST API that were answered."
@@ -37,6 +56,9 @@ pub(crate) fn install() -> anyhow::Result<PrometheusHandle> {
         "evenkeel_grpc_call_seconds",
         "How long answers to agents took, waiting included."
     );
+}
+
+fn describe_process() {
     metrics::describe_gauge!(
         "process_resident_memory_bytes",
         "Memory that this process holds."
@@ -45,7 +67,94 @@ pub(crate) fn install() -> anyhow::Result<PrometheusHandle> {
         "process_cpu_seconds_total",
         "Processor time that this process took."
     );
-    Ok(handle)
+}
+
+fn describe_polls() {
+    metrics::describe_counter!(
+        "evenkeel_polls_total",
+        "Polls, by how they were answered: from the view (hit), from the database (miss), with something written (news), \
+         after they were held (held), or not (refused)."
+    );
+    metrics::describe_gauge!("evenkeel_held_polls", "Polls that are held now.");
+    metrics::describe_counter!(
+        "evenkeel_held_woken_total",
+        "Held polls that were woken: for a look, by a newer poll of the node, or because the process stops."
+    );
+    metrics::describe_gauge!(
+        "evenkeel_desk_waiting",
+        "Polls that wait to be looked at in the database."
+    );
+    metrics::describe_histogram!(
+        "evenkeel_desk_batch",
+        "How many polls were looked at in one batch."
+    );
+    metrics::describe_histogram!("evenkeel_desk_seconds", "How long one batch took.");
+    metrics::describe_histogram!(
+        "evenkeel_contacts_batch",
+        "How many times of last contact were written in one batch."
+    );
+}
+
+fn describe_view() {
+    metrics::describe_gauge!(
+        "evenkeel_view_age_seconds",
+        "How old what the view knows is."
+    );
+    metrics::describe_gauge!("evenkeel_view_nodes", "Nodes that the view remembers.");
+    metrics::describe_gauge!(
+        "evenkeel_view_answers",
+        "Different answers that the view remembers."
+    );
+    metrics::describe_gauge!("evenkeel_view_bytes", "Memory that the view takes.");
+    metrics::describe_counter!(
+        "evenkeel_view_stale_total",
+        "Changes that made something in the view stale, by how much: a node, a site, a project, the slots of an \
+         assignment, or all."
+    );
+    metrics::describe_counter!(
+        "evenkeel_view_rebuilds_total",
+        "How often the view began anew, and why."
+    );
+    metrics::describe_counter!(
+        "evenkeel_view_mismatches_total",
+        "Answers of the view that the database did not agree with. There should be none."
+    );
+    metrics::describe_histogram!(
+        "evenkeel_fence_wait_seconds",
+        "How long leave to begin waited until the view had read all that came before."
+    );
+    metrics::describe_counter!(
+        "evenkeel_log_rows_total",
+        "Rows of the change log that were read."
+    );
+    metrics::describe_histogram!(
+        "evenkeel_log_pass_seconds",
+        "How long one look into the change log took."
+    );
+    metrics::describe_gauge!(
+        "evenkeel_log_lag_seconds",
+        "How far the reading of the change log is behind."
+    );
+}
+
+fn describe_load() {
+    metrics::describe_counter!(
+        "evenkeel_overload_refused_total",
+        "Calls that were refused because there was too much to do: those that only ask (quiet), those that tell \
+         something (news), those that waited to write (writers) or to be looked at (desk)."
+    );
+    metrics::describe_gauge!(
+        "evenkeel_load_pressure",
+        "How much there is to do: 0 is nothing, 1 as much as can be borne."
+    );
+    metrics::describe_gauge!(
+        "evenkeel_poll_interval_seconds",
+        "How often nodes are asked to poll now."
+    );
+    metrics::describe_counter!(
+        "evenkeel_handshakes_total",
+        "TLS handshakes of agents, by how they ended: ok, failed (those turned away included), or slow (given up)."
+    );
 }
 
 /// Counts the requests to a REST router by route.
@@ -83,12 +192,16 @@ fn known_method(method: &str) -> &'static str {
 
 /// Counts the calls to a gRPC router by method.
 pub(crate) fn grpc(router: Router) -> Router {
-    router.layer(middleware::from_fn(count_grpc))
+    let methods = Arc::new(Methods::default());
+    router.layer(middleware::from_fn(move |request: Request, next: Next| {
+        let methods = Arc::clone(&methods);
+        async move { count_grpc(&methods, request, next).await }
+    }))
 }
 
-async fn count_grpc(request: Request, next: Next) -> Response {
+async fn count_grpc(methods: &Methods, request: Request, next: Next) -> Response {
     let begun = Instant::now();
-    let path = request.uri().path().to_owned();
+    let path = request.uri().clone();
     let response = next.run(request).await;
     // An error is told in the head; in the tail there is nothing but success.
     let code = response
@@ -96,21 +209,77 @@ async fn count_grpc(request: Request, next: Next) -> Response {
         .get("grpc-status")
         .and_then(|code| code.to_str().ok());
     let code = code.and_then(|code| code.parse::<u8>().ok()).unwrap_or(0);
-    // Whoever calls what is not there chose the name.
-    let method = if code == UNIMPLEMENTED {
-        "none".to_owned()
-    } else {
-        path
-    };
-    let labels = [("method", method), ("code", code.to_string())];
-    metrics::counter!("evenkeel_grpc_calls_total", &labels).increment(1);
-    let labels = [labels[0].clone()];
-    metrics::histogram!("evenkeel_grpc_call_seconds", &labels)
-        .record(begun.elapsed().as_secs_f64());
+    methods.of(path.path(), code).count(code, begun);
     response
 }
 
 const UNIMPLEMENTED: u8 = 12;
+const UNAVAILABLE: u8 = 14;
+
+/// The methods that were called. There are few: whoever calls what is not there chose the name.
+#[derive(Debug)]
+struct Methods {
+    known: RwLock<HashMap<String, Arc<Method>>>,
+    none: Arc<Method>,
+}
+
+/// What is counted of a method. The handles of what happens with each call are made once.
+#[derive(Debug)]
+struct Method {
+    name: String,
+    ok: Counter,
+    seconds: Histogram,
+}
+
+impl Default for Methods {
+    fn default() -> Self {
+        Self {
+            known: RwLock::default(),
+            none: Arc::new(Method::new("none")),
+        }
+    }
+}
+
+impl Methods {
+    /// The method with this path, which was answered with this code. Until it was answered with another one than what is
+    /// not there, or is refused unread, may have as well, it is none.
+    fn of(&self, path: &str, code: u8) -> Arc<Method> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(method) = known.get(path) {
+            return Arc::clone(method);
+        }
+        drop(known);
+        if matches!(code, UNIMPLEMENTED | UNAVAILABLE) {
+            return Arc::clone(&self.none);
+        }
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let method = known.entry(path.to_owned());
+        Arc::clone(method.or_insert_with(|| Arc::new(Method::new(path))))
+    }
+}
+
+impl Method {
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            ok: calls(name, 0),
+            seconds: metrics::histogram!("evenkeel_grpc_call_seconds", "method" => name.to_owned()),
+        }
+    }
+
+    fn count(&self, code: u8, begun: Instant) {
+        match code {
+            0 => self.ok.increment(1),
+            _ => calls(&self.name, code).increment(1),
+        }
+        self.seconds.record(begun.elapsed().as_secs_f64());
+    }
+}
+
+fn calls(method: &str, code: u8) -> Counter {
+    let labels = [("method", method.to_owned()), ("code", code.to_string())];
+    metrics::counter!("evenkeel_grpc_calls_total", &labels)
+}
 
 /// Looks at what the kernel says about this process.
 pub(crate) fn look_at_process() {
@@ -142,5 +311,21 @@ mod tests {
     fn a_method_that_nobody_knows_has_no_label_of_its_own() {
         assert_eq!(known_method("GET"), "GET");
         assert_eq!(known_method("BREW"), "other");
+    }
+
+    #[test]
+    fn what_a_peer_calls_that_is_not_there_gets_no_label_of_its_own() {
+        let methods = Methods::default();
+        let name = |path: &str, code: u8| methods.of(path, code).name.clone();
+        assert_eq!(name("/a.Service/Made_up", UNIMPLEMENTED), "none");
+        assert_eq!(
+            name("/a.Service/Made_up", UNAVAILABLE),
+            "none",
+            "refused unread"
+        );
+        assert_eq!(name("/a.Service/Poll", UNAVAILABLE), "none", "not yet");
+        assert_eq!(name("/a.Service/Poll", 0), "/a.Service/Poll");
+        assert_eq!(name("/a.Service/Poll", UNAVAILABLE), "/a.Service/Poll");
+        assert_eq!(methods.known.read().unwrap().len(), 1);
     }
 }

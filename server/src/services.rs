@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::config::Config;
 use crate::house::House;
-use crate::listen::Listener;
+use crate::listen::{self, Listener};
 use crate::realm::Realm;
 use crate::{admin, http, observe, southbound, unguarded};
 
@@ -61,22 +61,23 @@ pub(crate) struct Addresses {
 }
 
 impl Listeners {
-    pub(crate) async fn bind(config: &Config, wanted: Wanted) -> anyhow::Result<Self> {
+    pub(crate) fn bind(config: &Config, wanted: Wanted) -> anyhow::Result<Self> {
         let minute = Duration::from_mins(1);
         let (rest, south) = (&config.rest, &config.southbound);
         let mut bound = Self {
             rest: None,
             southbound: None,
-            admin: Listener::bind("admin.listen", config.admin.listen, 100, minute).await?,
+            admin: Listener::bind("admin.listen", config.admin.listen, 100, minute)?,
         };
         if wanted.inventory {
             let listener = Listener::bind("rest.listen", rest.listen, rest.max_connections, minute);
-            bound.rest = Some(listener.await?);
+            bound.rest = Some(listener?);
         }
         if wanted.maintenance_manager {
             let (most, keep_alive) = (south.max_connections, south.keep_alive);
+            listen::allow_files(most);
             let listener = Listener::bind("southbound.listen", south.listen, most, keep_alive);
-            bound.southbound = Some(listener.await?);
+            bound.southbound = Some(listener?);
         }
         Ok(bound)
     }
@@ -98,6 +99,7 @@ impl Listeners {
     ) -> anyhow::Result<()> {
         let metrics = observe::install()?;
         house.authority.keep_fresh(life)?;
+        tell_hints(house, life);
         if let Some(listener) = self.rest {
             let router = observe::http(rest(&config, house)?);
             http::serve("rest", listener, router, config.rest.head_within, life);
@@ -118,6 +120,15 @@ impl Listeners {
         http::serve("admin", self.admin, router, Duration::from_secs(10), life);
         Ok(())
     }
+}
+
+/// Whatever this process writes, those who follow the change log hear of at once.
+fn tell_hints(house: &House, life: &Lifecycle) {
+    let (store, stopping) = (house.store.clone(), life.stopping());
+    life.spawn("hints", async move {
+        store.tell_hints(stopping).await;
+        Ok(())
+    });
 }
 
 /// The REST API, and beside it what else is on its listener.

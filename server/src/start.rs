@@ -62,7 +62,7 @@ async fn serve(
 ) -> anyhow::Result<ExitCode> {
     let data_dir = &data_dir::open(&config.data_dir)?;
     // What needs no database is checked before one is started.
-    let listeners = Listeners::bind(&config, wanted).await?;
+    let listeners = Listeners::bind(&config, wanted)?;
     let (otherwise, if_older) = if wanted == Wanted::ALL {
         (Otherwise::Keep, IfOlder::Migrate)
     } else {

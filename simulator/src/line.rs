@@ -16,6 +16,9 @@ use crate::chance::Chance;
 /// How long a call may take before the node gives it up.
 const DEADLINE: Duration = Duration::from_secs(20);
 
+/// A server that names a later time is asked after this one.
+const LONGEST_PUSHBACK: Duration = Duration::from_hours(1);
+
 /// How often each fault happens in a thousand calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
@@ -191,7 +194,7 @@ impl Line {
             Ok(answer) => Ok(answer.into_inner()),
             Err(status) => {
                 let tally = &self.weather.tally;
-                count(if is_lost(&status) {
+                count(if is_lost(&status) && pushback(&status).is_none() {
                     &tally.lost
                 } else {
                     &tally.refused
@@ -237,6 +240,18 @@ pub fn server(address: &str, ca: &str) -> Result<Channel, tonic::transport::Erro
         .connect_timeout(Duration::from_secs(5))
         .tcp_nodelay(true)
         .connect_lazy())
+}
+
+/// After what time a server that has too much to do wants to be asked again; none if that is not why it refused.
+#[must_use]
+pub fn pushback(status: &Status) -> Option<Duration> {
+    use tonic::Code;
+    if !matches!(status.code(), Code::Unavailable | Code::ResourceExhausted) {
+        return None;
+    }
+    let value = status.metadata().get("grpc-retry-pushback-ms")?;
+    let millis = value.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_millis(millis).min(LONGEST_PUSHBACK))
 }
 
 /// Whether a call failed on the way and not at the server's will.

@@ -1,7 +1,8 @@
 //! A node with our own agent.
 //!
 //! It keeps a journal, so that it goes on after a crash. It tells what happened at least once and in order, asks before
-//! it begins, and begins without asking only when it has leave from before and cannot reach any server.
+//! it begins, and begins without asking only when it has leave from before and cannot reach any server. While it has
+//! nothing else to do it may let the server keep its poll open.
 
 mod journal;
 mod turn;
@@ -46,6 +47,10 @@ pub struct Habits {
     pub fail: u16,
     /// How often in a thousand turns its facts change.
     pub news: u16,
+    /// Whether a node that rests lets the server keep its poll open.
+    pub holds: bool,
+    /// For how long: short, because such a node does nothing else meanwhile.
+    pub hold: (Duration, Duration),
 }
 
 impl Default for Habits {
@@ -65,6 +70,8 @@ impl Default for Habits {
             nothing: 80,
             fail: 220,
             news: 8,
+            holds: false,
+            hold: millis(200, 1_000),
         }
     }
 }
@@ -104,6 +111,14 @@ struct Memory {
     told: Option<Vec<u8>>,
     wants_facts: bool,
     wants_packages: bool,
+    /// The tag of the decision that the node goes by.
+    tag: u64,
+    /// The next poll may let itself be held so long.
+    offered: Duration,
+    /// Whether the last decision left nothing to do.
+    rests: bool,
+    /// Since when the servers have too much to do to answer, by the true clock, and until when none is asked.
+    busy: Option<(crate::clock::Time, crate::clock::Time)>,
 }
 
 impl OwnNode {

@@ -27,6 +27,8 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
 
+#[path = "nodes/holds.rs"]
+mod holds;
 #[path = "nodes/images.rs"]
 mod images;
 
@@ -45,6 +47,12 @@ struct State {
     /// Minutes of each hour in which a window of 40 seconds opens.
     minutes: Option<&'static str>,
     image: Option<&'static str>,
+    /// When it wants to be asked again, in milliseconds: it has too much to do.
+    pushback: Option<u64>,
+    /// The tag of its decision.
+    tag: u64,
+    /// The tag of each poll, and whether it might be held.
+    holds: Vec<(u64, bool)>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -100,7 +108,17 @@ impl AgentService for Puppet {
 
     async fn poll(&self, request: Request<PollRequest>) -> Result<Response<PollResponse>, Status> {
         let said = request.into_inner();
-        let state = self.hear(format!("poll {}", said.attempt.is_some()))?;
+        let mut state = self.hear(format!("poll {}", said.attempt.is_some()))?;
+        state
+            .holds
+            .push((said.decision_tag, said.may_hold_millis > 0));
+        if let Some(again) = state.pushback {
+            let mut status = Status::unavailable("too much to do");
+            status
+                .metadata_mut()
+                .insert("grpc-retry-pushback-ms", again.into());
+            return Err(status);
+        }
         let decision = Decision {
             act: state.act.clone(),
             grant: state.grant.clone(),
@@ -110,6 +128,8 @@ impl AgentService for Puppet {
             want_facts: said.facts.is_none() && state.heard.len() < 2,
             now: Some(prost_types::Timestamp::default()),
             decision: Some(decision),
+            decision_tag: state.tag,
+            hold_millis: 60_000,
             ..PollResponse::default()
         }))
     }
@@ -204,13 +224,23 @@ fn target() -> Target {
 
 /// A node of our own agent to which nothing happens by chance.
 async fn own_node(puppet: &Puppet, clock: &TestClock, skew: TimeDelta) -> OwnNode {
+    let habits = own::Habits::default();
+    own_node_with(puppet, clock, skew, habits).await
+}
+
+async fn own_node_with(
+    puppet: &Puppet,
+    clock: &TestClock,
+    skew: TimeDelta,
+    habits: own::Habits,
+) -> OwnNode {
     let habits = own::Habits {
         crash: 0,
         cut_off: 0,
         nothing: 0,
         fail: 0,
         news: 0,
-        ..own::Habits::default()
+        ..habits
     };
     let clock = NodeClock::new(Arc::new(clock.clone()), skew);
     OwnNode::new(

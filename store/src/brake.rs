@@ -44,6 +44,8 @@ struct Used {
     /// Who of those who were asked for holds one.
     by: Vec<InstanceId>,
     failures: u32,
+    /// When the first slot is free again although nothing is heard.
+    end: Option<Time>,
 }
 
 impl Counted {
@@ -60,6 +62,12 @@ impl Counted {
             behind: None,
         }
     }
+
+    /// When the first slot of an assignment, whoever holds it, is free again although nothing is heard; none if no time is
+    /// set for any.
+    pub(crate) fn slots_end(&self, scope: Scope) -> Option<Time> {
+        self.0.get(&scope)?.end
+    }
 }
 
 /// Slots of an assignment `a` that count.
@@ -69,7 +77,7 @@ const HELD: &str = "FROM brake_slots s WHERE s.tenant_id = a.tenant_id AND s.tar
 static READ: LazyLock<String> = LazyLock::new(|| {
     format!(
         "SELECT a.target_kind, a.target_id, (SELECT count(*) {HELD}), (SELECT count(*) {FAILED}), \
-         ARRAY(SELECT s.instance_id {HELD} AND s.instance_id = ANY ({})) \
+         ARRAY(SELECT s.instance_id {HELD} AND s.instance_id = ANY ({})), (SELECT min(s.until_at) {HELD}) \
          FROM unnest(ARRAY(SELECT unnest($2::text[])), {}) AS c (target_kind, target_id) \
          JOIN assignments a ON a.tenant_id = $1 AND a.target_kind = c.target_kind AND a.target_id = c.target_id",
         ids_in(4),
@@ -107,6 +115,7 @@ pub(crate) async fn read(
             held: count(row.try_get_by_index(2)?),
             failures: count(row.try_get_by_index(3)?),
             by: by.map(InstanceId::from_bits).collect(),
+            end: row.try_get_by_index(5)?,
         };
         counted.insert(scope_of(&kind, row.try_get_by_index(1)?)?, used);
     }

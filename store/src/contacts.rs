@@ -10,34 +10,56 @@ use uuid::Uuid;
 use crate::error::StoreError;
 use crate::tx::{FleetTx, Tx, execute, one};
 
-/// Notes when nodes were heard, in one statement. An older time never replaces a newer one; a node that is gone is left
-/// out. One node stands in a batch once.
+/// A word of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Contact {
+    /// Its project.
+    pub tenant: TenantId,
+    /// Its instance.
+    pub instance: InstanceId,
+    /// When it was heard.
+    pub at: Time,
+    /// Until when it is not silent, whatever is not heard of it; none if it goes by when it was heard.
+    pub due: Option<Time>,
+}
+
+/// Notes when nodes were heard, in one statement. An older word never replaces a newer one, and of two at the same instant
+/// that counts which lasts longer; a node that is gone is left out. One node stands in a batch once.
 ///
 /// # Errors
 /// The database cannot be reached.
-pub async fn heard(
-    tx: &FleetTx,
-    mut batch: Vec<(TenantId, InstanceId, Time)>,
-) -> Result<u64, StoreError> {
+pub async fn heard(tx: &FleetTx, mut batch: Vec<Contact>) -> Result<u64, StoreError> {
     // In one order, or two batches would wait for each other.
     batch.sort_unstable();
-    let tenants: Vec<Uuid> = batch.iter().map(|(tenant, ..)| tenant.uuid()).collect();
-    let instances: Vec<i32> = batch
-        .iter()
-        .map(|(_, id, _)| id.bits().cast_signed())
-        .collect();
-    let times: Vec<Time> = batch.iter().map(|(.., at)| *at).collect();
-    let sql = "INSERT INTO last_contacts (tenant_id, instance_id, heard_at) \
-               SELECT b.tenant_id, b.instance_id, b.heard_at \
-               FROM unnest($1::uuid[], $2::integer[], $3::timestamptz[]) AS b (tenant_id, instance_id, heard_at) \
+    let tenants = batch.iter().map(|contact| contact.tenant.uuid());
+    let instances = batch.iter().map(|contact| contact.instance);
+    let instances = instances.map(|instance| instance.bits().cast_signed());
+    let values = [
+        tenants.collect::<Vec<Uuid>>().into(),
+        instances.collect::<Vec<i32>>().into(),
+        times(batch.iter().map(|contact| contact.at)),
+        // An array has no gaps, so nothing is due when it was heard.
+        times(
+            batch
+                .iter()
+                .map(|contact| contact.due.unwrap_or(contact.at)),
+        ),
+    ];
+    let sql = "INSERT INTO last_contacts AS c (tenant_id, instance_id, heard_at, due_at) \
+               SELECT b.tenant_id, b.instance_id, b.heard_at, nullif(b.due_at, b.heard_at) \
+               FROM unnest($1::uuid[], $2::integer[], $3::timestamptz[], $4::timestamptz[]) \
+               AS b (tenant_id, instance_id, heard_at, due_at) \
                JOIN instances i ON i.tenant_id = b.tenant_id AND i.id = b.instance_id \
-               ON CONFLICT (tenant_id, instance_id) DO UPDATE SET heard_at = excluded.heard_at \
-               WHERE last_contacts.heard_at < excluded.heard_at";
-    let times = Value::Array(
-        ArrayType::ChronoDateTimeUtc,
-        Some(Box::new(times.into_iter().map(Value::from).collect())),
-    );
-    execute(tx.conn(), sql, [tenants.into(), instances.into(), times]).await
+               ON CONFLICT (tenant_id, instance_id) DO UPDATE \
+               SET heard_at = excluded.heard_at, due_at = excluded.due_at \
+               WHERE (c.heard_at, coalesce(c.due_at, '-infinity')) \
+               < (excluded.heard_at, coalesce(excluded.due_at, '-infinity'))";
+    execute(tx.conn(), sql, values).await
+}
+
+fn times(all: impl Iterator<Item = Time>) -> Value {
+    let all = all.map(Value::from).collect();
+    Value::Array(ArrayType::ChronoDateTimeUtc, Some(Box::new(all)))
 }
 
 /// When a node was last heard.

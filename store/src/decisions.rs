@@ -8,8 +8,10 @@ mod together;
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Assigned, Brake, Scope};
-use evenkeel_domain::decide::{Act, Decision, LastEnd, NodeFacts, Protocol, Wanted, decide};
-use evenkeel_domain::eim::Delivered;
+use evenkeel_domain::decide::{
+    Act, Decision, LastEnd, NodeFacts, Protocol, Wanted, decide, steady_until,
+};
+use evenkeel_domain::eim::{self, Asked, Delivered};
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{InstanceId, OsId, RunId};
 use evenkeel_domain::instance::Instance;
@@ -21,10 +23,10 @@ use crate::brake::{self, Counted};
 use crate::chain::Chain;
 use crate::error::StoreError;
 use crate::keyed::Keyed;
-use crate::nodes::NodeState;
-use crate::rows::{Kept, instance};
+use crate::nodes::{Brief, NodeState};
+use crate::rows::{Kept, instance, named};
 use crate::tx::Tx;
-use own::own;
+use own::{Own, own};
 use shared::Shared;
 use together::Together;
 
@@ -99,6 +101,20 @@ impl<'a> About<'a> {
             delivered: &node.delivered,
         }
     }
+
+    /// A host and what of its node is looked at at each poll.
+    #[must_use]
+    pub const fn brief(host: &'a Host, node: &'a Brief) -> Self {
+        Self {
+            host,
+            instance: node.instance,
+            os: node.os,
+            provisioned: node.provisioned,
+            protocol: &node.protocol,
+            last_end: node.last_end.as_ref(),
+            delivered: &node.delivered,
+        }
+    }
 }
 
 /// Everything that a decision is made from.
@@ -116,18 +132,60 @@ pub struct World {
     pub run: Option<UpdateRun>,
     /// What was told last to one of the ancestor's agents.
     pub told: Delivered,
+    /// When the first slot of the assignment that applies, its own included, is free again although nothing is heard; none
+    /// if no time is set for any, or nobody has counted.
+    pub slots_end: Option<Time>,
 }
 
 impl World {
     /// What the node should do now, and why.
     #[must_use]
     pub fn decide(&self, now: Time) -> Decision {
+        decide(&self.known, &self.wanted, self.open(now).as_ref(), now)
+    }
+
+    /// Before which instant the node is told the same by time alone, with all that is judged beside the decision: whether
+    /// its attempt was forgotten or outlived, and how far limits are used up. None if it always is. It may stay longer, and
+    /// never changes sooner.
+    ///
+    /// Of what one of the ancestor's agents is answered this holds once it was answered so, and that is remembered.
+    #[must_use]
+    pub fn steady_until(&self, now: Time) -> Option<Time> {
+        let (known, wanted, open) = (&self.known, &self.wanted, self.open(now));
+        let decided = steady_until(known, wanted, open.as_ref(), now);
+        let is_eim = known.speaks == Protocol::Eim;
+        let answered = is_eim.then(|| self.answered_until(now)).flatten();
+        let run = self.run.as_ref();
+        let forgotten = run.and_then(UpdateRun::forgotten_at);
+        let outlived = run.zip(self.told.last_word);
+        let outlived = outlived.and_then(|(run, last_word)| run.outlived_at(last_word));
+        let told = self.told.steady_until(now);
+        let instants = [decided, answered, told, forgotten, outlived];
+        let instants = instants.into_iter().chain([self.slots_end]);
+        instants.flatten().filter(|at| now < *at).min()
+    }
+
+    /// Before which instant one of the ancestor's agents is answered the same by time alone.
+    fn answered_until(&self, now: Time) -> Option<Time> {
         let open = self.run.as_ref().and_then(UpdateRun::as_open);
-        let open = open.map(|open| OpenRun {
+        let decision = self.decide(now);
+        let asked = Asked {
+            known: &self.known,
+            wanted: &self.wanted,
+            open: open.as_ref(),
+            decision: &decision,
+            before: &self.told,
+        };
+        eim::steady_until(&asked, now)
+    }
+
+    /// Its open run, as decisions see it.
+    fn open(&self, now: Time) -> Option<OpenRun> {
+        let open = self.run.as_ref().and_then(UpdateRun::as_open)?;
+        Some(OpenRun {
             may_begin_until: self.may_begin_until(now),
             ..open
-        });
-        decide(&self.known, &self.wanted, open.as_ref(), now)
+        })
     }
 
     /// Until when an agent that ours has replaced may begin the open run: as long as what it was told lets it, and as
@@ -190,6 +248,7 @@ impl World {
     }
 
     fn take_count(&mut self, counted: &Counted, scope: Scope) {
+        self.slots_end = counted.slots_end(scope);
         let counted = counted.seen_by(self.instance, scope);
         let mut policies = self.wanted.policies.iter_mut();
         if let Some(assigned) = policies.find(|assigned| assigned.scope == scope) {
@@ -198,10 +257,11 @@ impl World {
         }
     }
 
-    /// The assignment that applies, if it has limits.
-    fn limited(&self) -> Option<Scope> {
-        let limited = self.applies().filter(|assigned| assigned.limits.any());
-        limited.map(|assigned| assigned.scope)
+    /// The assignment that applies, if it has limits: then others decide as well about the node.
+    #[must_use]
+    pub fn counted(&self) -> Option<Scope> {
+        let counted = self.applies().filter(|assigned| assigned.limits.any());
+        counted.map(|assigned| assigned.scope)
     }
 
     /// A node that starts by itself and let a window pass lets the others go first.
@@ -228,16 +288,41 @@ impl World {
 }
 
 /// Reads what decisions about nodes of a project are made from, in their order: at most three statements for any number of
-/// nodes, and none for none.
+/// nodes, and none for none. What cannot be read of one, or makes no sense, says nothing of the others; whose it is takes
+/// more statements to find out where some of them share it.
 ///
 /// # Errors
-/// One of them runs an operating system that is not in the project, or the database cannot be reached.
+/// The database cannot be reached. Of a node: it runs an operating system that is not in the project, or what is kept of it
+/// makes no sense.
 pub async fn worlds(
     tx: &Tx,
     of: &[About<'_>],
     horizon: &Horizon,
     now: Time,
-) -> Result<Vec<World>, StoreError> {
+) -> Result<Vec<Result<World, StoreError>>, StoreError> {
+    let mut worlds = Vec::with_capacity(of.len());
+    let mut parts = vec![of];
+    while let Some(part) = parts.pop() {
+        match at_once(tx, part, horizon, now).await {
+            Ok(found) => worlds.extend(found),
+            Err(StoreError::Corrupt { .. }) if part.len() > 1 => {
+                let (first, second) = part.split_at(part.len() / 2);
+                parts.extend([second, first]);
+            }
+            Err(error @ StoreError::Corrupt { .. }) => worlds.push(Err(error)),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(worlds)
+}
+
+/// The same, unless something makes no sense that some of them share.
+async fn at_once(
+    tx: &Tx,
+    of: &[About<'_>],
+    horizon: &Horizon,
+    now: Time,
+) -> Result<Vec<Result<World, StoreError>>, StoreError> {
     if of.is_empty() {
         return Ok(Vec::new());
     }
@@ -245,18 +330,20 @@ pub async fn worlds(
     let mut shared = Shared::default();
     shared.read(tx, of, Some(now)).await?;
     let mut together = Together::new(&shared, horizon, now);
-    let (mut worlds, mut limited) = (Vec::new(), Vec::new());
+    let (mut worlds, mut limited) = (Vec::with_capacity(of.len()), Vec::new());
     for (about, own) in of.iter().zip(owns) {
-        let mut world = together.world(about, own)?;
-        if let Some(scope) = world.limited() {
+        let mut world = own.and_then(|own| together.world(about, own));
+        if let Ok(world) = &mut world
+            && let Some(scope) = world.counted()
+        {
             world.give_way(about, scope, now);
             limited.push((world.instance, scope));
         }
         worlds.push(world);
     }
     let counted = brake::read(tx, &limited, now).await?;
-    for world in &mut worlds {
-        if let Some(scope) = world.limited() {
+    for world in worlds.iter_mut().flatten() {
+        if let Some(scope) = world.counted() {
             world.take_count(&counted, scope);
         }
     }
@@ -266,7 +353,8 @@ pub async fn worlds(
 /// Reads what a decision about a node is made from.
 ///
 /// # Errors
-/// The database cannot be reached.
+/// The database cannot be reached, the node runs an operating system that is not in the project, or what is kept of it makes
+/// no sense.
 pub async fn world(
     tx: &Tx,
     host: &Host,
@@ -277,8 +365,8 @@ pub async fn world(
     let about = About::node(host, node);
     let found = worlds(tx, &[about], horizon, reading.now()).await?.pop();
     let what = instance::Entity::WHAT;
-    let mut world = found.ok_or(StoreError::NotFound { what })?;
-    if let (Reading::Judge(now), Some(scope)) = (reading, world.limited()) {
+    let mut world = found.ok_or(StoreError::NotFound { what })??;
+    if let (Reading::Judge(now), Some(scope)) = (reading, world.counted()) {
         world.count_alone(tx, scope, now).await?;
     }
     Ok(world)
@@ -305,20 +393,27 @@ pub async fn applied(
         last_end: None,
         delivered: &nothing,
     };
-    let owns = own(tx, &[about]).await?;
+    // Nor have its order and its run.
+    let own = Own {
+        trusted: instance.is_trusted(),
+        order: None,
+        run: None,
+    };
     let mut shared = Shared::default();
     shared.read(tx, &[about], None).await?;
-    let Some(own) = owns.first() else {
-        return Ok(None);
-    };
-    let known = shared.known(&about, own)?;
+    let known = shared.known(&about, &own)?;
     let policies = shared.policies(&shared.chain(&about));
     let mut policies = policies.into_iter();
     Ok(policies.find(|assigned| assigned.misfit(&known).is_none()))
 }
 
 /// The rows that a column gathers.
-fn gathered<M: DeserializeOwned>(row: &QueryResult, column: &str) -> Result<Vec<M>, StoreError> {
-    let rows: Option<Kept<Vec<M>>> = row.try_get("", column)?;
+fn gathered<M: DeserializeOwned>(
+    row: &QueryResult,
+    column: &'static str,
+) -> Result<Vec<M>, StoreError> {
+    // The row is there, so what cannot be read of it makes no sense.
+    let rows = row.try_get::<Option<Kept<Vec<M>>>>("", column);
+    let rows = named(rows.ok(), "what is wanted", 0, column)?;
     Ok(rows.map(|kept| kept.0).unwrap_or_default())
 }

@@ -8,14 +8,17 @@ use evenkeel_domain::host::SerialNumber;
 use evenkeel_domain::id::{HostId, IpAddressId};
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ActiveModelTrait, ColumnTrait, EntityTrait, IntoActiveModel, QueryFilter, QuerySelect,
+    ActiveModelTrait, ColumnTrait, EntityTrait, IdenStatic, IntoActiveModel, Iterable, QueryFilter,
+    QueryResult, QuerySelect,
 };
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use crate::error::StoreError;
 use crate::hosts;
 use crate::rows::host_hardware::{Column, Entity, Model};
 use crate::rows::{Kept, named};
-use crate::tx::{Tx, all, among};
+use crate::tx::{Tx, all, among, joined};
 
 /// The SHA-256 of what a machine said.
 pub type Digest = [u8; 32];
@@ -24,6 +27,75 @@ const TABLE: &str = "host_hardware";
 
 /// How a row says that nothing is known of a management controller.
 const NO_CONTROLLER: &str = "unspecified";
+
+/// What a host is made of, its parts as the REST API tells them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToldHardware {
+    /// What it is made of, without its parts.
+    pub of_itself: Hardware,
+    /// Its parts.
+    pub parts: ToldParts,
+}
+
+/// The parts of a host: lists of JSON, letter by letter as the REST API tells them. The database makes them from what it
+/// keeps.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ToldParts {
+    /// Its disks.
+    pub storages: Box<RawValue>,
+    /// Its network interfaces.
+    pub nics: Box<RawValue>,
+    /// Its USB devices.
+    pub usbs: Box<RawValue>,
+    /// Its graphics processors.
+    pub gpus: Box<RawValue>,
+}
+
+impl ToldParts {
+    fn texts(&self) -> [&str; 4] {
+        [&self.storages, &self.nics, &self.usbs, &self.gpus].map(|list| list.get())
+    }
+}
+
+impl PartialEq for ToldParts {
+    fn eq(&self, other: &Self) -> bool {
+        self.texts() == other.texts()
+    }
+}
+
+/// The columns of `host_hardware` under an alias, for [`from_row`]. Their lists are empty: the parts come as they are told.
+pub(crate) fn columns(alias: &str) -> String {
+    let columns = Column::iter().map(|column| {
+        let name = column.as_str();
+        match column {
+            Column::Storages | Column::Nics | Column::Usbs | Column::Gpus => {
+                // Nothing, where nothing was joined.
+                format!(
+                    "CASE WHEN {alias}.host_id IS NOT NULL THEN '[]'::jsonb END AS {alias}_{name}"
+                )
+            }
+            _ => format!("{alias}.{name} AS {alias}_{name}"),
+        }
+    });
+    let columns: Vec<_> = columns.collect();
+    format!("{}, {alias}.told AS {alias}_told", columns.join(", "))
+}
+
+/// What the host of a row with the [`columns`] is made of; none if it did not say so.
+pub(crate) fn from_row(
+    row: &QueryResult,
+    prefix: &str,
+) -> Result<Option<ToldHardware>, StoreError> {
+    let Some(model) = joined::<Model>(row, prefix)? else {
+        return Ok(None);
+    };
+    let told: String = row.try_get(prefix, "told")?;
+    let parts = serde_json::from_str(&told).ok();
+    Ok(Some(ToldHardware {
+        parts: named(parts, TABLE, model.host_id, "told")?,
+        of_itself: model.try_into()?,
+    }))
+}
 
 /// What these hosts are made of, as far as they said so: one statement for any number of them.
 ///

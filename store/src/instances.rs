@@ -17,9 +17,10 @@ use crate::error::StoreError;
 use crate::hosts::INVALIDATED;
 use crate::keyed::Keyed;
 use crate::nodes::{self, SummaryRow};
+use crate::related::{self, Related, Sought};
 use crate::rows::instance::{ActiveModel, Column, Entity, Model};
 use crate::rows::{host, named};
-use crate::tx::{self, Tx, all, execute, ids_in, joined};
+use crate::tx::{self, Tx, all, execute, ids_in, joined, one};
 use crate::{ids, keyed};
 
 /// Makes an instance, with what is known of its node: nothing yet.
@@ -131,13 +132,41 @@ pub async fn find_with_hosts(
     let ids: Vec<i32> = ids.iter().map(|id| id.bits().cast_signed()).collect();
     let values = [tx.tenant().uuid().into(), ids.into()];
     let mut found = Vec::new();
-    for row in all(tx.conn(), WITH_HOSTS.as_str(), values).await? {
+    for row in all(tx.conn(), MANY.as_str(), values).await? {
         if let Some(instance) = from_row(&row)? {
             let host: Host = host::Model::from_query_result(&row, "h_")?.try_into()?;
             found.push((instance, host));
         }
     }
     Ok(found)
+}
+
+/// An instance with its host and with what is too much for a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WholeInstance {
+    /// The instance.
+    pub instance: Instance,
+    /// Its host.
+    pub host: Host,
+    /// The packages that its node said are installed, as they are kept; none if it said nothing of them.
+    pub packages: Option<String>,
+}
+
+/// The instance with this id, whole, and what it and its host refer to (see [`related::Wanted`]): one statement.
+///
+/// # Errors
+/// There is none in the project.
+pub async fn find_whole(tx: &Tx, id: InstanceId) -> Result<(WholeInstance, Related), StoreError> {
+    let values = [tx.tenant().uuid().into(), id.bits().cast_signed().into()];
+    let row = one(tx.conn(), WHOLE.as_str(), values).await?;
+    let row = row.ok_or(StoreError::NotFound { what: Entity::WHAT })?;
+    let instance = from_row(&row)?;
+    let whole = WholeInstance {
+        instance: instance.ok_or(StoreError::NotFound { what: Entity::WHAT })?,
+        host: host::Model::from_query_result(&row, "h_")?.try_into()?,
+        packages: row.try_get("", "packages")?,
+    };
+    Ok((whole, related::from_row(&row)?))
 }
 
 /// What a person may change of an instance. What is not given stays.
@@ -232,25 +261,48 @@ pub async fn delete(tx: &Tx, id: InstanceId) -> Result<(), StoreError> {
 /// What is shown of instances `i`, with what is [`JOINED`] to them.
 pub(crate) fn columns() -> String {
     format!(
-        "{}, {}, a.policy_id AS i_policy, \
-         ARRAY(SELECT c.custom_config_id FROM instance_custom_configs c \
-         WHERE c.tenant_id = i.tenant_id AND c.instance_id = i.id) AS i_configs",
+        "{}, {}, a.policy_id AS i_policy, {CONFIGS} AS i_configs",
         tx::columns::<Entity>("i"),
         SummaryRow::columns("n"),
     )
 }
 
+/// The configurations that an instance `i` starts with for the first time.
+const CONFIGS: &str = "ARRAY(SELECT c.custom_config_id FROM instance_custom_configs c \
+     WHERE c.tenant_id = i.tenant_id AND c.instance_id = i.id)";
+
 /// What instances `i` are shown with: what their nodes said, and the policies that are assigned to themselves.
 pub(crate) const JOINED: &str = "LEFT JOIN node_states n ON n.tenant_id = i.tenant_id AND n.instance_id = i.id \
      LEFT JOIN assignments a ON a.tenant_id = i.tenant_id AND a.target_kind = 'instance' AND a.target_id = i.id";
 
+/// Instances `i` with their hosts.
 static WITH_HOSTS: LazyLock<String> = LazyLock::new(|| {
+    format!("instances i JOIN hosts h ON h.tenant_id = i.tenant_id AND h.id = i.host_id {JOINED}")
+});
+
+static MANY: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "SELECT {}, {} FROM instances i JOIN hosts h ON h.tenant_id = i.tenant_id AND h.id = i.host_id {JOINED} \
-         WHERE i.tenant_id = $1 AND i.id = ANY ({})",
+        "SELECT {}, {} FROM {} WHERE i.tenant_id = $1 AND i.id = ANY ({})",
         columns(),
         tx::columns::<host::Entity>("h"),
+        *WITH_HOSTS,
         ids_in(2),
+    )
+});
+
+static WHOLE: LazyLock<String> = LazyLock::new(|| {
+    let sought = Sought {
+        local_accounts: Some("ARRAY[i.local_account_id]".to_owned()),
+        custom_configs: Some(CONFIGS.to_owned()),
+        ..Sought::of_node()
+    };
+    format!(
+        "SELECT {}, {}, {}, (SELECT p.body FROM contents p WHERE p.tenant_id = n.tenant_id \
+         AND p.digest = n.packages_digest) AS packages FROM {} WHERE i.tenant_id = $1 AND i.id = $2",
+        columns(),
+        tx::columns::<host::Entity>("h"),
+        sought.columns(),
+        *WITH_HOSTS,
     )
 });
 

@@ -1,5 +1,6 @@
 //! What nodes last said: one row an instance, written by the maintenance manager only.
 
+mod brief;
 mod convert;
 mod machine;
 mod silence;
@@ -27,6 +28,7 @@ use crate::rows::node_state::{Column, Entity, Model};
 use crate::tx::Tx;
 use convert::into_row;
 
+pub use brief::{Brief, briefs, digest_of};
 pub use machine::{Machine, find_by_host, lock, lock_with_host, read};
 pub use silence::{NO_CONNECTION, Silent, silence};
 pub(crate) use summary::SummaryRow;

@@ -85,54 +85,111 @@ pub async fn read(tx: &Tx, wanted: &Wanted) -> Result<Related, StoreError> {
     if *wanted == Wanted::default() {
         return Ok(Related::default());
     }
-    let (sql, values) = statement(tx, wanted);
-    let Some(row) = one(tx.conn(), sql, values).await? else {
-        return Ok(Related::default());
-    };
-    Ok(Related {
-        oses: by_id::<os_profile::Model, _, _>(&row, 0, |os: &OsProfile| os.id)?,
-        policies: by_id::<update_policy::Model, _, _>(&row, 1, |policy: &UpdatePolicy| policy.id)?,
-        sites: by_id::<site::Model, _, _>(&row, 2, |site: &Site| site.id)?,
-        regions: by_id::<region::Model, _, _>(&row, 3, |region: &Region| region.id)?,
-        providers: by_id::<provider::Model, _, _>(&row, 4, |provider: &Provider| provider.id)?,
-        local_accounts: by_id::<local_account::Model, _, _>(&row, 5, |account: &LocalAccount| {
-            account.id
-        })?,
-        custom_configs: by_id::<custom_config::Model, _, _>(&row, 6, |config: &CustomConfig| {
-            config.id
-        })?,
-    })
+    let mut asked = Parameters(vec![tx.tenant().uuid().into()]);
+    let sql = format!("SELECT {}", asked.sought(wanted).columns());
+    match one(tx.conn(), sql, asked.0).await? {
+        Some(row) => from_row(&row),
+        None => Ok(Related::default()),
+    }
 }
 
-/// One row, with one column for each kind, in the order in which [`read`] takes them.
-fn statement(tx: &Tx, wanted: &Wanted) -> (String, Vec<Value>) {
-    let mut asked = Parameters(vec![tx.tenant().uuid().into()]);
-    let oses = asked.ids(wanted.oses.iter().map(|id| id.bits()));
-    let wishes = asked.ids(wanted.wishes.iter().map(|id| id.bits()));
-    let policies = wanted.policies.union(&wanted.wishes);
-    let policies = asked.ids(policies.map(|id| id.bits()));
-    let sites = asked.ids(wanted.sites.iter().map(|id| id.bits()));
-    let regions = asked.ids(wanted.regions.iter().map(|id| id.bits()));
-    let providers = asked.ids(wanted.providers.iter().map(|id| id.bits()));
-    let accounts = asked.ids(wanted.local_accounts.iter().map(|id| id.bits()));
-    let configs = asked.ids(wanted.custom_configs.iter().map(|id| id.bits()));
-    let above = above(sites.as_deref(), regions.as_deref());
-    let columns = [
-        rows("os_profiles", with_wished(oses, wishes)),
-        rows("update_policies", policies),
-        rows("sites", sites),
-        rows("regions", above),
-        rows("providers", providers),
-        rows("local_accounts", accounts),
-        rows("custom_configs", configs),
-    ];
-    (format!("SELECT {}", columns.join(", ")), asked.0)
+/// What is wanted, as arrays of ids in SQL: parameters, or columns of the thing that it is read with. None where nothing is.
+#[derive(Debug, Default)]
+pub(crate) struct Sought {
+    /// Operating systems.
+    pub oses: Option<String>,
+    /// Policies, also those that wish.
+    pub policies: Option<String>,
+    /// Of them those whose operating systems are wanted as well.
+    pub wishes: Option<String>,
+    /// Sites, with the regions that they lie in.
+    pub sites: Option<String>,
+    /// Regions, with those that they lie in.
+    pub regions: Option<String>,
+    /// Who brings machines.
+    pub providers: Option<String>,
+    /// Accounts that may log in to nodes.
+    pub local_accounts: Option<String>,
+    /// Configuration of first starts.
+    pub custom_configs: Option<String>,
+}
+
+impl Sought {
+    /// What [`Wanted::add_host`] and [`Wanted::add_instance`] want, of a host `h` and of what runs on it in a statement with
+    /// [`crate::instances::JOINED`].
+    pub(crate) fn of_node() -> Self {
+        Self {
+            oses: Some("ARRAY[n.os_id]".to_owned()),
+            policies: Some("ARRAY[a.policy_id]".to_owned()),
+            sites: Some("ARRAY[h.site_id]".to_owned()),
+            providers: Some("ARRAY[h.provider_id]".to_owned()),
+            ..Self::default()
+        }
+    }
+
+    /// One column for each kind, for [`from_row`]. The first parameter of the statement is the project.
+    pub(crate) fn columns(self) -> String {
+        let above = above(self.sites.as_deref(), self.regions.as_deref());
+        let oses = with_wished(self.oses, self.wishes);
+        let columns = [
+            rows("os_profiles", oses),
+            rows("update_policies", self.policies),
+            rows("sites", self.sites),
+            rows("regions", above),
+            rows("providers", self.providers),
+            rows("local_accounts", self.local_accounts),
+            rows("custom_configs", self.custom_configs),
+        ];
+        columns.join(", ")
+    }
+}
+
+/// What the [`Sought::columns`] of a row hold.
+pub(crate) fn from_row(row: &QueryResult) -> Result<Related, StoreError> {
+    Ok(Related {
+        oses: by_id::<os_profile::Model, _, _>(row, "all_os_profiles", |os: &OsProfile| os.id)?,
+        policies: by_id::<update_policy::Model, _, _>(
+            row,
+            "all_update_policies",
+            |policy: &UpdatePolicy| policy.id,
+        )?,
+        sites: by_id::<site::Model, _, _>(row, "all_sites", |site: &Site| site.id)?,
+        regions: by_id::<region::Model, _, _>(row, "all_regions", |region: &Region| region.id)?,
+        providers: by_id::<provider::Model, _, _>(row, "all_providers", |provider: &Provider| {
+            provider.id
+        })?,
+        local_accounts: by_id::<local_account::Model, _, _>(
+            row,
+            "all_local_accounts",
+            |account: &LocalAccount| account.id,
+        )?,
+        custom_configs: by_id::<custom_config::Model, _, _>(
+            row,
+            "all_custom_configs",
+            |config: &CustomConfig| config.id,
+        )?,
+    })
 }
 
 /// The values of a statement. The first one is the project.
 struct Parameters(Vec<Value>);
 
 impl Parameters {
+    /// What is wanted, as parameters.
+    fn sought(&mut self, wanted: &Wanted) -> Sought {
+        let policies = wanted.policies.union(&wanted.wishes);
+        Sought {
+            oses: self.ids(wanted.oses.iter().map(|id| id.bits())),
+            policies: self.ids(policies.map(|id| id.bits())),
+            wishes: self.ids(wanted.wishes.iter().map(|id| id.bits())),
+            sites: self.ids(wanted.sites.iter().map(|id| id.bits())),
+            regions: self.ids(wanted.regions.iter().map(|id| id.bits())),
+            providers: self.ids(wanted.providers.iter().map(|id| id.bits())),
+            local_accounts: self.ids(wanted.local_accounts.iter().map(|id| id.bits())),
+            custom_configs: self.ids(wanted.custom_configs.iter().map(|id| id.bits())),
+        }
+    }
+
     /// An array of ids; none if there are none.
     fn ids(&mut self, ids: impl Iterator<Item = u32>) -> Option<String> {
         let ids: Vec<i32> = ids.map(u32::cast_signed).collect();
@@ -146,12 +203,13 @@ impl Parameters {
 
 /// The rows of a table with the ids of an array, as a column.
 fn rows(table: &str, ids: Option<String>) -> String {
-    match ids {
+    let rows = match ids {
         None => "NULL::json".to_owned(),
         Some(ids) => format!(
             "(SELECT json_agg(t) FROM {table} t WHERE t.tenant_id = $1 AND t.id = ANY ({ids}))"
         ),
-    }
+    };
+    format!("{rows} AS all_{table}")
 }
 
 /// The operating systems of an array, and those that the policies of another one wish for.
@@ -189,7 +247,7 @@ fn above(sites: Option<&str>, regions: Option<&str>) -> Option<String> {
 /// The things of a column, by id.
 fn by_id<M, T, K>(
     row: &QueryResult,
-    column: usize,
+    column: &str,
     id: fn(&T) -> K,
 ) -> Result<HashMap<K, T>, StoreError>
 where
@@ -197,7 +255,7 @@ where
     T: TryFrom<M, Error = StoreError>,
     K: Eq + Hash,
 {
-    let rows: Option<Kept<Vec<M>>> = row.try_get_by_index(column)?;
+    let rows: Option<Kept<Vec<M>>> = row.try_get("", column)?;
     let rows = rows.map(|kept| kept.0).unwrap_or_default();
     let thing = |row: M| -> Result<(K, T), StoreError> {
         let thing = T::try_from(row)?;

@@ -2,12 +2,15 @@
 
 mod age;
 mod convert;
+mod history;
 mod reading;
 mod whole;
 
 pub use age::{Quiet, expire, quiet_since};
 pub use reading::{delete, events, find, find_attempt, find_many, find_open, find_sampled};
 pub use whole::{WholeRun, find_many_whole, find_whole};
+
+use std::iter;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Level, Scope};
@@ -16,16 +19,16 @@ use evenkeel_domain::package::settle;
 use evenkeel_domain::run::{Account, AttemptId, Happening, Origin, Patience, RunState, UpdateRun};
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ActiveModelTrait, ColumnTrait, EntityTrait, IntoActiveModel, NotSet, QueryFilter, QueryOrder,
-    QuerySelect, Set,
+    ActiveModelTrait, ColumnTrait, EntityTrait, IntoActiveModel, NotSet, QueryFilter, QuerySelect,
 };
 
 use crate::error::StoreError;
 use crate::keyed::Keyed;
 use crate::rows::update_run::{Column, Entity, Model};
-use crate::rows::{instance, named, run_event};
+use crate::rows::{instance, named};
 use crate::tx::{Tx, one};
 use crate::{brake, ids};
+use history::Step;
 
 /// What an event is brought to.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,6 +57,25 @@ pub struct Opening {
     pub follows: Option<(RunId, Scope)>,
 }
 
+/// Events that are brought to a run together, in their order.
+#[derive(Clone, Copy, Debug)]
+pub struct Together<'a> {
+    /// The first of them.
+    pub first: &'a Happening,
+    /// Those that follow.
+    pub rest: &'a [Happening],
+    /// How long the run may stay where it is.
+    pub patience: &'a Patience,
+    /// The instant.
+    pub now: Time,
+}
+
+impl<'a> Together<'a> {
+    fn all(&self) -> impl Iterator<Item = &'a Happening> {
+        iter::once(self.first).chain(self.rest)
+    }
+}
+
 /// Brings an event to a run: load under lock, ask the domain, save, append to the history. The caller has locked the
 /// node's state, or is the one that judges time.
 ///
@@ -71,48 +93,82 @@ pub async fn advance(
     patience: &Patience,
     now: Time,
 ) -> Result<UpdateRun, StoreError> {
-    let before = match subject {
-        Subject::New(opening) => return open(tx, *opening, happening, patience, now).await,
+    let alone = Together {
+        first: happening,
+        rest: &[],
+        patience,
+        now,
+    };
+    advance_by(tx, subject, &alone, &mut |_| {}).await
+}
+
+/// The same for events that came together: it is loaded and saved once. What each of them made of the run is told.
+///
+/// # Errors
+/// As [`advance`]; then none of them counts.
+pub async fn advance_by(
+    tx: &Tx,
+    subject: Subject,
+    events: &Together<'_>,
+    each: &mut (dyn FnMut(&UpdateRun) + Send),
+) -> Result<UpdateRun, StoreError> {
+    let mut run = match subject {
+        Subject::New(opening) => return open(tx, *opening, events, each).await,
         Subject::Run(id) => lock(tx, id).await?,
     };
-    if happening
-        .sequence
-        .is_some_and(|number| number <= before.sequence)
-    {
-        return Ok(before);
+    let (seen, was_over) = (run.generation, run.state.is_final());
+    let mut steps = Vec::new();
+    for happening in events.all() {
+        steps.extend(bring(&mut run, happening, events)?);
+        each(&run);
     }
-    let patience = patience.with(&before);
-    let state = match RunState::on(Some(&before.state), &happening.event, now, &patience) {
-        Ok(state) => state,
-        Err(_) if happening.sequence.is_some() => before.state.clone(),
-        Err(refused) => return Err(refused.into()),
-    };
-    if state == before.state && happening.sequence.is_none() {
-        return Ok(before);
+    if steps.is_empty() {
+        return Ok(run);
     }
-    let mut run = UpdateRun {
-        state,
-        sequence: happening.sequence.unwrap_or(before.sequence),
-        generation: before.generation + 1,
-        ..before.clone()
-    };
-    take_evidence(&mut run, happening);
-    save(tx, &run, before.generation).await?;
-    append(tx, &run, happening, run.state != before.state, now).await?;
-    if run.state.is_final() && !before.state.is_final() {
+    save(tx, &run, seen).await?;
+    history::append(tx, &run, &steps, events.now).await?;
+    if run.state.is_final() && !was_over {
         brake::release(tx, run.instance).await?;
     }
     Ok(run)
 }
 
+/// Brings an event to a run in memory. None if it changes nothing.
+fn bring<'a>(
+    run: &mut UpdateRun,
+    happening: &'a Happening,
+    events: &Together<'_>,
+) -> Result<Option<Step<'a>>, StoreError> {
+    let number = happening.sequence;
+    if number.is_some_and(|number| number <= run.sequence) {
+        return Ok(None);
+    }
+    let patience = events.patience.with(run);
+    let next = RunState::on(Some(&run.state), &happening.event, events.now, &patience);
+    let state = match next {
+        Ok(state) => state,
+        Err(_) if number.is_some() => run.state.clone(),
+        Err(refused) => return Err(refused.into()),
+    };
+    let is_moved = state != run.state;
+    if !is_moved && number.is_none() {
+        return Ok(None);
+    }
+    run.state = state;
+    run.sequence = number.unwrap_or(run.sequence);
+    run.generation += 1;
+    take_evidence(run, happening);
+    Ok(Some(Step::of(run, happening, is_moved)))
+}
+
 async fn open(
     tx: &Tx,
     opening: Opening,
-    happening: &Happening,
-    patience: &Patience,
-    now: Time,
+    events: &Together<'_>,
+    each: &mut (dyn FnMut(&UpdateRun) + Send),
 ) -> Result<UpdateRun, StoreError> {
-    let state = RunState::on(None, &happening.event, now, patience)?;
+    let Together { first, now, .. } = *events;
+    let state = RunState::on(None, &first.event, now, events.patience)?;
     let mut run = UpdateRun {
         id: RunId::nth(ids::next(tx.conn(), "run_numbers").await?),
         instance: opening.instance,
@@ -124,12 +180,12 @@ async fn open(
         packages: Vec::new(),
         log: String::new(),
         account: Account::default(),
-        sequence: happening.sequence.unwrap_or(0),
+        sequence: first.sequence.unwrap_or(0),
         generation: 1,
         granted_at: None,
         started_at: now,
     };
-    take_evidence(&mut run, happening);
+    take_evidence(&mut run, first);
     // What is over at once may be the news of another agent than the one that is at work.
     let is_beside = run.state.is_final() && find_open(tx, run.instance).await?.is_some();
     let start = if is_beside {
@@ -144,6 +200,12 @@ async fn open(
         },
         _ => start,
     };
+    let mut steps = vec![Step::of(&run, first, true)];
+    each(&run);
+    for happening in events.rest {
+        steps.extend(bring(&mut run, happening, events)?);
+        each(&run);
+    }
     let row = Model {
         granted_kind: start.scope.map(|scope| scope.level().name().to_owned()),
         granted_id: start.scope.map(|scope| scope.bits().cast_signed()),
@@ -153,7 +215,7 @@ async fn open(
     Entity::insert(row.into_active_model().reset_all())
         .exec_without_returning(tx.conn())
         .await?;
-    append(tx, &run, happening, true, now).await?;
+    history::begin(tx, &run, &steps, now).await?;
     if run.state.is_final() && !is_beside {
         brake::release(tx, run.instance).await?;
     }
@@ -272,49 +334,6 @@ async fn save(tx: &Tx, run: &UpdateRun, seen: i64) -> Result<(), StoreError> {
         1 => Ok(()),
         _ => Err(StoreError::Stale { what: Entity::WHAT }),
     }
-}
-
-/// The most that the history of one run holds, apart from ends.
-const MAX_HISTORY: i32 = 1_000;
-
-/// Appends an event to the history of its run. When that is full, nothing but an end is, with its own words: the event
-/// counts all the same.
-async fn append(
-    tx: &Tx,
-    run: &UpdateRun,
-    happening: &Happening,
-    is_moved: bool,
-    now: Time,
-) -> Result<(), StoreError> {
-    let last = tx
-        .scope::<run_event::Entity>()
-        .filter(run_event::Column::RunId.eq(run.id.bits().cast_signed()))
-        .order_by_desc(run_event::Column::Position)
-        .one(tx.conn())
-        .await?;
-    let position = last.map_or(1, |event| event.position + 1);
-    let is_end = is_moved && run.state.is_final();
-    let detail = if is_end || position < MAX_HISTORY {
-        happening.event.detail()
-    } else if position == MAX_HISTORY {
-        "the history is full: only how the run ends is added".to_owned()
-    } else {
-        return Ok(());
-    };
-    let row = run_event::ActiveModel {
-        tenant_id: Set(tx.tenant().uuid()),
-        run_id: Set(run.id.bits().cast_signed()),
-        position: Set(position),
-        event: Set(happening.event.name().to_owned()),
-        state: Set(run.state.name().to_owned()),
-        sequence: Set(happening.sequence.map(u32::cast_signed)),
-        boot_id: Set(happening.boot_id.clone()),
-        node_time: Set(happening.node_time),
-        at: Set(now),
-        detail: Set(detail),
-    };
-    row.insert(tx.conn()).await?;
-    Ok(())
 }
 
 /// Notes that a run was given leave to begin under an assignment, and takes one of its slots. From then on nobody but

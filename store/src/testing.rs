@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 
 use crate::error::StoreError;
 use crate::pool::{Store, StoreOptions};
-use crate::tx::{Tx, all, execute};
+use crate::tx::{Tx, all, begins, execute};
 
 static SERVER: OnceCell<Server> = OnceCell::const_new();
 
@@ -50,16 +50,37 @@ pub async fn fresh_database() -> String {
     in_database(&server.postgres.url(), &name)
 }
 
-/// A store that counts the statements that are sent through it: those inside transactions, not their begin and end.
+/// What was sent through a store that counts.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// The statements inside transactions, not their begin and end.
+    pub statements: AtomicU64,
+    /// The transactions that were opened.
+    pub transactions: AtomicU64,
+}
+
+impl Counts {
+    /// How many statements and transactions there were until now.
+    #[must_use]
+    pub fn both(&self) -> (u64, u64) {
+        let statements = self.statements.load(Ordering::Relaxed);
+        (statements, self.transactions.load(Ordering::Relaxed))
+    }
+}
+
+/// A store that counts what is sent through it.
 #[must_use]
-pub fn counting(store: &Store) -> (Store, Arc<AtomicU64>) {
+pub fn counting(store: &Store) -> (Store, Arc<Counts>) {
     let mut counting = store.clone();
-    let count = Arc::new(AtomicU64::new(0));
-    let sent = count.clone();
-    counting.db.set_metric_callback(move |_| {
-        sent.fetch_add(1, Ordering::Relaxed);
+    let counts = Arc::new(Counts::default());
+    let sent = Arc::clone(&counts);
+    counting.db.set_metric_callback(move |call| {
+        sent.statements.fetch_add(1, Ordering::Relaxed);
+        if begins(&call.statement.sql) {
+            sent.transactions.fetch_add(1, Ordering::Relaxed);
+        }
     });
-    (counting, count)
+    (counting, counts)
 }
 
 /// A transaction as a wrong program would open it: its queries ask for one project, and the database shows it another.

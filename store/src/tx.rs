@@ -99,7 +99,7 @@ impl Tx {
             ProjectKey::Id(id) => (None, Some(id.uuid())),
         };
         let tx = begin(&store.db, how).await?;
-        let entered = ("enter_project($1, $2)", vec![name.into(), id.into()]);
+        let entered = (ENTERED, vec![name.into(), id.into()]);
         let Some(row) = begun(&tx, entered, &settings(how)).await? else {
             return Ok(None);
         };
@@ -319,11 +319,22 @@ async fn begin(db: &DatabaseConnection, how: &Entry) -> Result<DatabaseTransacti
 /// The call that sets the scope, and its parameters.
 type Call = (&'static str, Vec<Value>);
 
+/// The call that sets a scope which is known.
+const SCOPED: &str = "set_config('evenkeel.tenant', $1, true)";
+
+/// The call that sets the scope of a project that is looked up.
+const ENTERED: &str = "enter_project($1, $2)";
+
 fn scoped(scope: &str) -> Call {
-    (
-        "set_config('evenkeel.tenant', $1, true)",
-        vec![scope.into()],
-    )
+    (SCOPED, vec![scope.into()])
+}
+
+/// Whether a statement is the first one of a transaction, for a test.
+#[cfg(feature = "testing")]
+pub(crate) fn begins(sql: &str) -> bool {
+    let call = sql.strip_prefix("SELECT ");
+    let is = |first: &str| call.is_some_and(|call| call.starts_with(first));
+    is(SCOPED) || is(ENTERED)
 }
 
 /// Sets the scope and more in one statement, and gives its row. The settings are local to the transaction, or the pool

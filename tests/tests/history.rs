@@ -38,7 +38,17 @@ applying = \"50s\"
 rebooting = \"50s\"
 verifying = \"50s\"
 reverting = \"50s\"
+[maintenance_manager.view]
+max_staleness = \"2s\"
 ";
+
+/// One of the servers looks with every answer that it remembers whether that is still right, and the other never: what is
+/// remembered is what is held against what the nodes did.
+const AUDITS: [&str; 2] = ["audit_every = 1\n", "audit_every = 0\n"];
+
+/// What a server logs and counts that remembered a wrong answer.
+const MISMATCH: &str = "is not what the database says";
+const MISMATCHES: &str = "evenkeel_view_mismatches_total";
 
 const FAULTS: Faults = Faults {
     lose_request: 15,
@@ -51,7 +61,8 @@ const FAULTS: Faults = Faults {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_recorded_is_what_happened() {
     let (seed, polls) = dice();
-    let mut replicas = Replicas::start(2, SETTINGS).await;
+    let settings = AUDITS.map(|audits| format!("{SETTINGS}{audits}"));
+    let mut replicas = Replicas::start_each(&settings.each_ref().map(String::as_str)).await;
     let desk = Desk::new(&replicas.rest(), &replicas.token());
     let times = usize::try_from(number("EVENKEEL_HISTORY_CROWD", 1)).expect("a crowd");
     let crowded = Crowded {
@@ -102,14 +113,25 @@ async fn what_is_recorded_is_what_happened() {
         .collect();
     say(&format!("checked in {:.0?}", ended.elapsed()));
     let logs = replicas.logs();
+    let counted = replicas.measured(MISMATCHES).await;
     replicas.stop().await;
     let found = found.join("\n\n");
     assert!(
         found.is_empty(),
         "{found}\n{logs}\nEVENKEEL_HISTORY_SEED={seed}"
     );
+    must_have_remembered_well(&logs, &counted);
     assert!(kills > 1, "only {kills} kills: this shows nothing");
     shown.must_be_enough(polls);
+}
+
+/// Fails if a server remembered a wrong answer, by what was logged or is counted.
+fn must_have_remembered_well(logs: &str, counted: &[String]) {
+    let logged = logs.lines().filter(|line| line.contains(MISMATCH));
+    let counted = counted.iter().map(String::as_str);
+    let counted = counted.filter(|line| !line.ends_with(" 0"));
+    let wrong: Vec<_> = logged.chain(counted).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// The seed, and how many polls are answered.

@@ -26,7 +26,7 @@ pub struct Config {
     pub root: PathBuf,
     /// Where the agent keeps its state; in the managed root unless told otherwise.
     pub state_dir: Option<PathBuf>,
-    /// How long the server may take for an answer.
+    /// How long the server may take for an answer, beside the time for which it may keep a poll open.
     #[serde(with = "humantime_serde")]
     pub call_timeout: Duration,
     /// Lists of packages are made current at least this often.

@@ -52,6 +52,23 @@ impl Asked {
         }
     }
 
+    /// To put something in its place.
+    pub fn put(path: impl Into<String>, body: Value) -> Self {
+        Self {
+            method: Method::PUT,
+            body: Some(body),
+            ..Self::get(path)
+        }
+    }
+
+    /// To take something away.
+    pub fn delete(path: impl Into<String>) -> Self {
+        Self {
+            method: Method::DELETE,
+            ..Self::get(path)
+        }
+    }
+
     /// With a parameter.
     pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
         self.query.push((name, value.to_string()));

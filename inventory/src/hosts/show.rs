@@ -26,18 +26,21 @@ pub async fn resources(tx: &Tx, hosts: Vec<WholeHost>) -> Result<Vec<HostResourc
         }
     }
     let related = related::read(tx, &wanted).await?;
-    let shown = |whole: WholeHost| {
-        let instance = whole.instance.as_ref();
-        let shown = HostResource {
-            instance: instance.map(|on| Box::new(instance_resource(on, &related))),
-            ..brought(&whole.host, &related)
-        };
-        match whole.hardware {
-            Some(hardware) => made_of(hardware, shown),
-            None => shown,
-        }
-    };
+    let shown = |host: WholeHost| whole(host, &related);
     Ok(hosts.into_iter().map(shown).collect())
+}
+
+/// A host with what runs on it, what it is made of, where it stands and who brought it.
+pub fn whole(whole: WholeHost, related: &Related) -> HostResource {
+    let instance = whole.instance.as_ref();
+    let shown = HostResource {
+        instance: instance.map(|on| Box::new(instance_resource(on, related))),
+        ..brought(&whole.host, related)
+    };
+    match whole.hardware {
+        Some(hardware) => made_of(hardware, shown),
+        None => shown,
+    }
 }
 
 /// A host with who brought it, without what runs on it and what it is made of.

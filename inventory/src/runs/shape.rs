@@ -10,7 +10,8 @@ use evenkeel_api::update_run::{
 use evenkeel_domain::package::{PackageChange, PackageVersion};
 use evenkeel_domain::policy::UpdatePolicy;
 use evenkeel_domain::run::{Account, PhaseSpan, RecordedEvent, RunState, UpdateRun};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::shape::indication;
 use crate::{decisions, orders, policies};
@@ -147,27 +148,57 @@ fn details(run: &UpdateRun, packages: &[RunPackage]) -> String {
     {
         return run.log.clone();
     }
-    let mut entries: Vec<Value> = packages.iter().map(|package| entry(run, package)).collect();
+    let since = run.state.since();
+    let since = since.to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+    let entry = |package| Entry::of(package, &since);
+    let mut details = Details {
+        update_log: packages.iter().map(entry).collect(),
+    };
     loop {
-        let text = json!({ "update_log": entries }).to_string();
+        // Texts alone always are JSON.
+        let text = serde_json::to_string(&details).unwrap_or_default();
         if text.len() <= MAX_DETAILS {
             return text;
         }
         // Each round drops the last tenth; `packages` keeps all of them.
-        entries.truncate(entries.len() * 9 / 10);
+        let log = &mut details.update_log;
+        log.truncate(log.len() * 9 / 10);
     }
 }
 
-fn entry(run: &UpdateRun, package: &RunPackage) -> Value {
-    let failed = package.status == "failed";
-    json!({
-        "update_type": "application",
-        "package_name": package.name,
-        "update_time": run.state.since().to_rfc3339_opts(chrono::SecondsFormat::Secs, true),
-        "action": if package.action == "install" { "install" } else { "upgrade" },
-        "status": if failed { "failed" } else { "installed" },
-        "version": if package.after.is_empty() { &package.version } else { &package.after },
-    })
+/// The details of a run, as the ancestor's agents write them.
+#[derive(Serialize)]
+struct Details<'a> {
+    update_log: Vec<Entry<'a>>,
+}
+
+/// What became of a package.
+#[derive(Serialize)]
+struct Entry<'a> {
+    action: &'static str,
+    package_name: &'a str,
+    status: &'static str,
+    update_time: &'a str,
+    update_type: &'static str,
+    version: &'a str,
+}
+
+impl<'a> Entry<'a> {
+    fn of(package: &'a RunPackage, since: &'a str) -> Self {
+        let is_new = package.action == "install";
+        let has_failed = package.status == "failed";
+        Self {
+            action: if is_new { "install" } else { "upgrade" },
+            package_name: &package.name,
+            status: if has_failed { "failed" } else { "installed" },
+            update_time: since,
+            update_type: "application",
+            version: match package.after.as_str() {
+                "" => &package.version,
+                after => after,
+            },
+        }
+    }
 }
 
 /// An entry of a run's history.

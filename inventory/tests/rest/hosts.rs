@@ -1,6 +1,8 @@
 //! Hosts: how they are made, announced, wanted, counted, and what they are made of.
 
 use axum::http::StatusCode;
+use chrono::TimeDelta;
+use evenkeel_api::host::HostResource;
 use evenkeel_domain::hardware::{
     Address, Capacity, ConfigMethod, Controller, Gpu, Hardware, Link, LinkState, Nic, Storage, Usb,
 };
@@ -9,7 +11,7 @@ use evenkeel_kit::Clock;
 use evenkeel_store::{hardware, hosts};
 use serde_json::{Value, json};
 
-use crate::house::{House, UUID};
+use crate::house::{House, UUID, Who, noon, text_of};
 
 fn labels(pairs: &[(&str, &str)]) -> Value {
     let item = |(key, value): &(&str, &str)| json!({"key": key, "value": value});
@@ -394,6 +396,57 @@ async fn what_hosts_are_made_of_is_shown_and_found() {
         assert_eq!(found["totalElements"], 1, "{filter}");
         assert_eq!(found["hosts"], json!([shown]), "{filter}");
     }
+}
+
+#[tokio::test]
+async fn parts_are_told_letter_by_letter_as_the_types_of_the_api_write_them() {
+    let house = House::new().await;
+    let host = announced(&house, "ABC12345").await;
+    let said = |link: Link| {
+        let mut said = machine();
+        said.storages[0].model = "\"fast\" \\ große\n\u{1f} \u{7f}".to_owned();
+        said.storages[0].capacity_bytes = Capacity(u64::MAX);
+        said.gpus[0].capabilities.push("a, b".to_owned());
+        said.gpus.push(Gpu::default());
+        said.usbs.clear();
+        said.nics[0].link_state.kind = link;
+        said.nics.push(Nic {
+            device_name: "eth1".to_owned(),
+            ..Nic::default()
+        });
+        said
+    };
+    // Instants are kept as they are and told to the millisecond.
+    for (number, link, pause) in [(1, Link::Up, 123_456_789), (2, Link::Down, 876_999_999)] {
+        house.clock.advance(TimeDelta::nanoseconds(pause));
+        let tx = house.store.tenant(house.ours).await.expect("a transaction");
+        let id = host.parse().expect("an id");
+        hardware::keep(&tx, id, said(link), &[number; 32], house.clock.now())
+            .await
+            .expect("kept");
+        tx.commit().await.expect("committed");
+    }
+    let token = house.token(Who::Writer);
+    let path = format!("GET /v1/projects/ours/compute/hosts/{host}");
+    let answer = house.ask_with(token.as_deref(), None, &path, None).await;
+    let (status, text) = text_of(answer).await;
+    assert_eq!(status, StatusCode::OK, "{text}");
+    let read: HostResource = serde_json::from_str(&text).expect("a host");
+    assert_eq!(serde_json::to_string(&read).expect("JSON"), text);
+    let [first, second] = &*read.host_nics else {
+        panic!("{text}");
+    };
+    let times = first.timestamps.as_ref().expect("times");
+    let after = |millis| noon() + TimeDelta::milliseconds(millis);
+    assert_eq!(
+        (times.created_at, times.updated_at),
+        (after(123), after(1_000))
+    );
+    assert_eq!((first.mtu, second.mtu), (1_500, 0));
+    assert!(first.ipaddresses[0].resource_id.starts_with("ipaddr-"));
+    assert_eq!(read.host_storages[0].capacity_bytes.0, u64::MAX);
+    assert_eq!(read.host_gpus[0].capabilities, ["VGA", "a, b"]);
+    assert_eq!((read.host_gpus.len(), read.host_usbs.len()), (2, 0));
 }
 
 #[tokio::test]

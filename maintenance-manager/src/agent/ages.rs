@@ -79,7 +79,7 @@ pub async fn note(
 }
 
 /// How many days old versions must be for what is to be fetched or applied; none if any age will do.
-fn asked(decision: &Decision) -> Option<u32> {
+pub fn asked(decision: &Decision) -> Option<u32> {
     let (Act::Fetch(target) | Act::Apply { target, .. }) = &decision.act else {
         return None;
     };

@@ -24,8 +24,7 @@ pub async fn begin(
 ) -> Result<BeginResponse, Status> {
     let attempt = attempt(&request.attempt_id)?;
     let machine = Machine::Host(node.host);
-    let scene = Scene::open(manager, node.tenant, machine, true).await;
-    let mut scene = scene.map_err(status::store)?;
+    let mut scene = Scene::open(manager, node.tenant, machine, true).await?;
     report::trusted(&scene.host, &scene.world)?;
     let now = scene.now;
     let run = scene.run_of(attempt).await.map_err(status::store)?;

@@ -136,8 +136,10 @@ async fn admit(
             .await
             .map_err(status::store)?;
     }
-    tx.commit().await.map_err(status::store)?;
-    manager.contacts.heard(tenant, instance.id, now);
+    let committed = tx.commit().await;
+    manager.view.forget(tenant, host.id, instance.id);
+    committed.map_err(status::store)?;
+    manager.contacts.heard(tenant, instance.id, now, None);
     Ok((host, instance))
 }
 

@@ -9,7 +9,6 @@ use evenkeel_domain::invalid::Invalid;
 use evenkeel_domain::os::{Image, OsKind};
 use evenkeel_domain::text::{cut, cut_list, storable};
 use evenkeel_proto::agent::{AvailablePackage, Facts, WithheldCause, WithheldPackage};
-use evenkeel_store::contents;
 use evenkeel_store::nodes::{BootedImage, NodeState};
 use evenkeel_store::{StoreError, os_profiles};
 use prost::Message as _;
@@ -193,19 +192,6 @@ fn withheld(package: &WithheldPackage) -> Value {
         "cause": cause,
         "detail": package.detail,
     })
-}
-
-/// The digest of the list of installed packages that the node said last.
-pub fn packages_digest(node: &NodeState) -> Option<contents::Digest> {
-    let text = node.facts.get("packagesDigest")?.as_str()?;
-    let mut digest = contents::Digest::default();
-    if text.len() != 2 * digest.len() {
-        return None;
-    }
-    for (byte, pair) in digest.iter_mut().zip(text.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(digest)
 }
 
 fn hex(bytes: &[u8]) -> String {

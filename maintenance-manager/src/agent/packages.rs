@@ -2,12 +2,10 @@
 
 use evenkeel_domain::invalid::Invalid;
 use evenkeel_store::contents::{self, Digest};
-use evenkeel_store::nodes::NodeState;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use tonic::Status;
 
-use crate::agent::facts;
 use crate::progress::Scene;
 use crate::status;
 
@@ -38,14 +36,14 @@ impl<'de> Deserialize<'de> for IgnoredText {
     }
 }
 
-/// Whether the node should send its list.
-pub fn are_wanted(node: &NodeState) -> bool {
-    facts::packages_digest(node).is_some_and(|said| node.packages_digest != Some(said))
+/// Whether the node should send its list, given what it says that the digest of that is and the one that is kept.
+pub fn are_wanted(said: Option<Digest>, kept: Option<Digest>) -> bool {
+    said.is_some() && said != kept
 }
 
 /// Takes the list that a node sent, if it did; else looks whether another node has sent the same one.
 pub async fn take(scene: &mut Scene<'_>, text: &str) -> Result<(), Status> {
-    let Some(said) = facts::packages_digest(&scene.node) else {
+    let Some(said) = scene.node.said_packages() else {
         return Ok(());
     };
     if scene.node.packages_digest == Some(said) {

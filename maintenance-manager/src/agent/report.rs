@@ -39,8 +39,7 @@ pub async fn report(
         events.push(happening);
     }
     let machine = Machine::Host(node.host);
-    let scene = Scene::open(manager, node.tenant, machine, false).await;
-    let mut scene = scene.map_err(status::store)?;
+    let mut scene = Scene::open(manager, node.tenant, machine, false).await?;
     trusted(&scene.host, &scene.world)?;
     let stored = store(&mut scene, attempt, &request.target_digest, events).await;
     let (run, acknowledged) = stored.map_err(status::store)?;
@@ -60,33 +59,50 @@ async fn store(
     digest: &str,
     events: Vec<Happening>,
 ) -> Result<(Option<UpdateRun>, u32), StoreError> {
-    let mut run = scene.run_of(attempt).await?;
-    let mut stored = run.as_ref().map_or(0, |run| run.sequence);
+    let run = scene.run_of(attempt).await?;
+    let stored = run.as_ref().map_or(0, |run| run.sequence);
+    let mut next = in_turn(events, stored);
+    if run.is_none() {
+        // An attempt that was given up before anything happened leaves no run.
+        let is_nothing = |happening: &Happening| matches!(happening.event, RunEvent::Cancelled(_));
+        let begins = next.iter().position(|happening| !is_nothing(happening));
+        let nothing: Vec<_> = next.drain(..begins.unwrap_or(next.len())).collect();
+        if next.is_empty() {
+            let last = nothing.last().and_then(|happening| happening.sequence);
+            return Ok((None, last.unwrap_or(stored)));
+        }
+    }
+    let Some((first, rest)) = next.split_first() else {
+        return Ok((run, stored));
+    };
+    let last = rest.last().unwrap_or(first).sequence.unwrap_or(stored);
+    let run = if let Some(run) = run {
+        scene.bring_all(Subject::Run(run.id), first, rest).await?
+    } else {
+        let beginning = Beginning {
+            attempt: Some(attempt),
+            origin: scene.named(digest).await?,
+            follows: None,
+        };
+        scene.begin_attempt(beginning, first, rest).await?
+    };
+    Ok((Some(run), last))
+}
+
+/// The events that come next after those that are stored, up to the first gap.
+fn in_turn(events: Vec<Happening>, mut stored: u32) -> Vec<Happening> {
+    let mut next = Vec::with_capacity(events.len());
     for happening in events {
         let number = happening.sequence.unwrap_or(0);
-        if number > stored + 1 {
+        if stored.saturating_add(1) < number {
             break;
         }
-        if number <= stored {
-            continue;
+        if stored < number {
+            stored = number;
+            next.push(happening);
         }
-        let subject = run.as_ref().map(|run| Subject::Run(run.id));
-        run = match subject {
-            Some(subject) => Some(scene.bring(subject, &happening).await?),
-            // An attempt that was given up before anything happened leaves no run.
-            None if matches!(happening.event, RunEvent::Cancelled(_)) => None,
-            None => {
-                let beginning = Beginning {
-                    attempt: Some(attempt),
-                    origin: scene.named(digest).await?,
-                    follows: None,
-                };
-                Some(scene.begin_attempt(beginning, &happening).await?)
-            }
-        };
-        stored = number;
     }
-    Ok((run, stored))
+    next
 }
 
 /// A host that was invalidated, or whose instance was, is not listened to.

@@ -4,16 +4,21 @@
 //! which anybody may have many of, are kept apart from the others and cannot push them out.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use tonic::Status;
 
+use crate::load::pushback;
 use crate::peer::Peer;
 
 /// How many buckets of a kind are kept at most. What does not fit is forgotten: a full bucket is like none at all.
 const MOST: usize = 200_000;
+
+/// Nodes do not wait for each other unless their buckets are in the same part.
+const PARTS: usize = 16;
 
 /// How often one node may call.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -38,11 +43,15 @@ impl Default for FloodSettings {
 #[derive(Debug)]
 pub struct Flood {
     settings: FloodSettings,
+    /// Says in which part a bucket is.
+    hasher: RandomState,
     /// Of those who proved something.
-    proved: Mutex<HashMap<Peer, Bucket>>,
+    proved: [Part; PARTS],
     /// Of those who did not.
-    unproved: Mutex<HashMap<Peer, Bucket>>,
+    unproved: [Part; PARTS],
 }
+
+type Part = Mutex<HashMap<Peer, Bucket>>;
 
 /// When the bucket would be empty if it had been filled since ever: one instant says how full it is.
 #[derive(Clone, Copy, Debug)]
@@ -55,8 +64,9 @@ impl Flood {
     pub fn new(settings: FloodSettings) -> Self {
         Self {
             settings,
-            proved: Mutex::default(),
-            unproved: Mutex::default(),
+            hasher: RandomState::new(),
+            proved: std::array::from_fn(|_| Mutex::default()),
+            unproved: std::array::from_fn(|_| Mutex::default()),
         }
     }
 
@@ -85,10 +95,10 @@ impl Flood {
         let Some(each) = self.each() else {
             return;
         };
-        let mut buckets = self.buckets(holder);
-        if let Some(bucket) = buckets.get_mut(holder) {
+        if let Some(bucket) = self.buckets(holder).get_mut(holder) {
             bucket.full_at = bucket.full_at.checked_sub(each).unwrap_or(now);
         }
+        let mut buckets = self.buckets(node);
         make_room(&mut buckets, node, now);
         let full_at = now + each;
         buckets.entry(node.clone()).or_insert(Bucket { full_at });
@@ -99,12 +109,15 @@ impl Flood {
         Duration::from_secs(1).checked_div(self.settings.calls_per_second)
     }
 
+    /// The part where the bucket of a peer is.
     fn buckets(&self, peer: &Peer) -> MutexGuard<'_, HashMap<Peer, Bucket>> {
-        let buckets = match peer {
+        let parts = match peer {
             Peer::Unknown(_) => &self.unproved,
             Peer::Host(..) | Peer::Guid(..) | Peer::Holder(..) => &self.proved,
         };
-        buckets.lock().unwrap_or_else(PoisonError::into_inner)
+        let number = self.hasher.hash_one(peer) % PARTS as u64;
+        let part = &parts[usize::try_from(number).unwrap_or_default()];
+        part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&self, bucket: &mut Bucket, each: Duration, now: Instant) -> Result<(), Status> {
@@ -113,10 +126,11 @@ impl Flood {
         if now + room < full_at {
             let wait = full_at.saturating_duration_since(now + room);
             metrics::counter!("evenkeel_flooding_calls_total").increment(1);
-            return Err(Status::resource_exhausted(format!(
+            let refused = Status::resource_exhausted(format!(
                 "this node calls too often; try again in {} ms",
                 wait.as_millis().max(1)
-            )));
+            ));
+            return Err(pushback(refused, wait));
         }
         bucket.full_at = full_at;
         Ok(())
@@ -124,9 +138,9 @@ impl Flood {
 }
 
 fn make_room(buckets: &mut HashMap<Peer, Bucket>, peer: &Peer, now: Instant) {
-    if buckets.len() >= MOST && !buckets.contains_key(peer) {
+    if buckets.len() >= MOST / PARTS && !buckets.contains_key(peer) {
         buckets.retain(|_, bucket| now < bucket.full_at);
-        if buckets.len() >= MOST {
+        if buckets.len() >= MOST / PARTS {
             buckets.clear();
         }
     }
@@ -149,6 +163,11 @@ mod tests {
             calls_per_second,
             burst,
         })
+    }
+
+    fn len(parts: &[Part]) -> usize {
+        let of_one = |part: &Part| part.lock().expect("not poisoned").len();
+        parts.iter().map(of_one).sum()
     }
 
     #[test]
@@ -178,6 +197,8 @@ mod tests {
             "{}",
             refused.message()
         );
+        let hint = refused.metadata().get("grpc-retry-pushback-ms");
+        assert_eq!(hint.expect("a hint"), "1000");
         assert!(flood.admit(&node(2), now).is_ok());
     }
 
@@ -196,7 +217,7 @@ mod tests {
             let n = u32::try_from(n).expect("a small number");
             flood.admit(&node(n), now).expect("its first call");
         }
-        assert!(flood.proved.lock().expect("not poisoned").len() <= MOST);
+        assert!(len(&flood.proved) <= MOST);
     }
 
     #[test]
@@ -211,7 +232,7 @@ mod tests {
             flood.admit(&stranger, now).expect("its first call");
         }
         assert!(flood.admit(&node(1), now).is_err(), "it is remembered");
-        assert!(flood.unproved.lock().expect("not poisoned").len() <= MOST);
+        assert!(len(&flood.unproved) <= MOST);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use evenkeel_domain::policy::Wish;
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::Lifecycle;
 use evenkeel_kit::clock::Clock;
+use evenkeel_maintenance_manager::Settings;
 use evenkeel_proto::maintmgr::PlatformUpdateStatusRequest;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
@@ -306,7 +307,7 @@ async fn m21_a_node_that_has_not_spoken_is_not_provisioned_whatever_is_shown() {
 /// M22: a stop cut off what was being written.
 #[tokio::test]
 async fn m22_a_stop_waits_for_what_is_to_be_written() {
-    let house = House::new().await;
+    let house = House::at_rest(Settings::default()).await;
     let node = house.old_node(1).await;
     let life = Lifecycle::new();
     house.manager.start_loops(&life);

@@ -22,6 +22,7 @@ use evenkeel_proto::maintmgr::update_status::StatusType;
 use evenkeel_proto::maintmgr::{
     PlatformUpdateStatusRequest, PlatformUpdateStatusResponse, UpdateStatus,
 };
+use evenkeel_store::contacts::Contact;
 use evenkeel_store::{
     Tx, contacts, hosts, instances, nodes, orders, os_profiles, pauses, policies,
 };
@@ -191,6 +192,7 @@ impl House {
             update_status: Some(status),
         };
         let request = with(&self.old_token(), request);
+        manager.caught_up().await;
         let answer = manager.platform_update_status(request).await;
         answer.map(tonic::Response::into_inner)
     }
@@ -212,6 +214,7 @@ impl House {
         };
         let request = with(&self.old_token(), request);
         let manager = &self.manager;
+        self.caught_up().await;
         manager
             .update_instance_state_status_by_host_guid(request)
             .await
@@ -255,8 +258,13 @@ impl House {
     /// Nothing is heard of a node for some minutes; then the watch makes its pass.
     pub async fn silent_for(&self, instance: InstanceId, minutes: i64) -> usize {
         let tx = self.store.fleet().await.expect("a transaction");
-        let heard = vec![(self.tenant, instance, self.clock.now())];
-        contacts::heard(&tx, heard).await.expect("noted");
+        let heard = Contact {
+            tenant: self.tenant,
+            instance,
+            at: self.clock.now(),
+            due: None,
+        };
+        contacts::heard(&tx, vec![heard]).await.expect("noted");
         tx.commit().await.expect("committed");
         self.pass(minutes);
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;

@@ -1,6 +1,7 @@
 //! A maintenance manager on a database of its own, with the verbs of the stories.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_auth::{Authority, JoinToken, Keys};
@@ -33,6 +34,7 @@ use evenkeel_store::{
 use tonic::{Request, Status};
 use uuid::Uuid;
 
+use crate::replicas::{Replicas, audited};
 pub use crate::words::*;
 
 pub const NOON: DateTime<Utc> = DateTime::from_timestamp_nanos(1_800_000_000_000_000_000);
@@ -44,6 +46,7 @@ pub struct House {
     pub clock: Arc<TestClock>,
     pub authority: Arc<Authority>,
     pub tenant: TenantId,
+    pub replicas: Arc<Replicas>,
     keys: Arc<tempfile::TempDir>,
 }
 
@@ -60,6 +63,13 @@ impl House {
     }
 
     pub async fn with(settings: Settings) -> Self {
+        let house = Self::at_rest(settings).await;
+        house.follow(&house.manager).await;
+        house
+    }
+
+    /// One whose manager follows no changes, so that it remembers nothing.
+    pub async fn at_rest(settings: Settings) -> Self {
         let url = fresh_database().await;
         let store = connect(&url).await;
         let clock = Arc::new(TestClock::new(NOON));
@@ -73,7 +83,7 @@ impl House {
             store.clone(),
             Arc::clone(&clock) as Arc<dyn Clock>,
             Arc::clone(&authority),
-            settings,
+            audited(settings),
         );
         let tenant = project(&store, "default").await;
         Self {
@@ -84,6 +94,7 @@ impl House {
             authority,
             tenant,
             keys: Arc::new(keys),
+            replicas: Arc::default(),
         }
     }
 
@@ -98,36 +109,12 @@ impl House {
             authority: Arc::clone(&self.authority),
             tenant: project(&self.store, name).await,
             keys: Arc::clone(&self.keys),
+            replicas: Arc::clone(&self.replicas),
         }
     }
 
     pub fn time(&self) -> DateTime<Utc> {
         self.clock.now()
-    }
-
-    /// Another replica: another process would have another pool of connections, and share everything else.
-    pub async fn replica(&self) -> (MaintenanceManager, Store) {
-        self.replica_on(connect(&self.url).await)
-    }
-
-    /// One that waits for no lock.
-    pub async fn impatient_replica(&self) -> (MaintenanceManager, Store) {
-        let options = StoreOptions {
-            lock_timeout: std::time::Duration::from_millis(100),
-            ..StoreOptions::default()
-        };
-        let store = Store::connect(&self.url, options).await;
-        self.replica_on(store.expect("the database"))
-    }
-
-    fn replica_on(&self, store: Store) -> (MaintenanceManager, Store) {
-        let manager = MaintenanceManager::new(
-            store.clone(),
-            Arc::clone(&self.clock) as Arc<dyn Clock>,
-            Arc::clone(&self.authority),
-            Settings::default(),
-        );
-        (manager, store)
     }
 
     pub async fn join_token(&self, one_time: bool, may_create_hosts: bool) -> String {
@@ -165,6 +152,7 @@ impl House {
             public_key: vec![key; 44],
             agent_version: "0.1.0".into(),
         };
+        self.caught_up().await;
         self.manager
             .enroll(Request::new(request))
             .await
@@ -307,6 +295,7 @@ impl House {
     }
 
     pub async fn ask(&self, node: &TestNode, request: PollRequest) -> PollResponse {
+        self.caught_up().await;
         let answer = self.manager.poll(with(&node.credential, request)).await;
         answer.expect("an answer").into_inner()
     }
@@ -330,6 +319,7 @@ impl House {
         policy: PolicyId,
     ) -> Answer {
         let request = begin(1, &policy.to_string(), 2);
+        manager.caught_up().await;
         let answer = manager.begin(with(&node.credential, request)).await;
         let answer = answer.expect("an answer").into_inner();
         answer.answer.expect("yes or no")
@@ -343,6 +333,7 @@ impl House {
         last: u32,
     ) -> Answer {
         let request = begin(attempt, digest, last);
+        self.caught_up().await;
         let answer = self.manager.begin(with(&node.credential, request)).await;
         let answer = answer.expect("an answer").into_inner();
         answer.answer.expect("yes or no")
@@ -370,6 +361,7 @@ impl House {
             target_digest: digest.to_owned(),
             ..report(attempt, PolicyId::nth(1), events)
         };
+        self.caught_up().await;
         let answer = self.manager.report(with(&node.credential, request)).await;
         answer.expect("an answer").into_inner()
     }
@@ -446,6 +438,7 @@ impl House {
                 ..UpdateStatus::default()
             }),
         };
+        self.caught_up().await;
         let answer = self
             .manager
             .platform_update_status(with(token.token.reveal(), request))
@@ -454,12 +447,12 @@ impl House {
     }
 }
 
-async fn connect(url: &str) -> Store {
+pub async fn connect(url: &str) -> Store {
     let options = StoreOptions {
         max_connections: 10,
-        acquire_timeout: std::time::Duration::from_secs(30),
-        lock_timeout: std::time::Duration::from_secs(20),
-        statement_timeout: std::time::Duration::from_secs(30),
+        acquire_timeout: Duration::from_secs(30),
+        lock_timeout: Duration::from_secs(20),
+        statement_timeout: Duration::from_secs(30),
     };
     Store::connect(url, options).await.expect("the database")
 }

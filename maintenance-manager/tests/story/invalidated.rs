@@ -19,6 +19,7 @@ impl House {
             .await
             .expect("invalidated");
         tx.commit().await.expect("committed");
+        self.caught_up().await;
     }
 }
 

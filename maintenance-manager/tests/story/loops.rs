@@ -224,7 +224,7 @@ async fn the_calendar_strikes_and_a_stop_is_orderly() {
         housekeeping: "* * * * * *".into(),
         ..Settings::default()
     };
-    let house = House::with(settings).await;
+    let house = House::at_rest(settings).await;
     let node = house.node().await;
     let policy = house.policy(&node, "demo-hello=1.1").await;
     let events = [(1, downloading()), (2, finished())];
@@ -248,7 +248,7 @@ async fn a_calendar_that_is_none_stops_the_process_at_once() {
         housekeeping: "now and then".into(),
         ..Settings::default()
     };
-    let house = House::with(settings).await;
+    let house = House::at_rest(settings).await;
     let life = Lifecycle::new();
     house.manager.start_loops(&life);
     let exit = life.run_until_stopped(Duration::from_mins(1)).await;

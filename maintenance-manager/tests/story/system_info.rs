@@ -63,6 +63,7 @@ impl House {
             system_info: Some(info),
         };
         let request = with(&self.old_token(), request);
+        self.caught_up().await;
         let answer = self.manager.update_host_system_info_by_guid(request).await;
         answer.map(drop)
     }

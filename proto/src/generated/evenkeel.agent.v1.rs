@@ -77,6 +77,12 @@ pub struct PollRequest {
     /// Why the node itself does not let a prepared change begin now, in words; empty if it does or nothing is prepared.
     #[prost(string, tag = "5")]
     pub waiting: ::prost::alloc::string::String,
+    /// `PollResponse.decision_tag` of the decision that the node goes by; 0 if it goes by none.
+    #[prost(uint64, tag = "6")]
+    pub decision_tag: u64,
+    /// The server may keep the call open so long, until it has something new to say; 0 to be answered at once.
+    #[prost(uint32, tag = "7")]
+    pub may_hold_millis: u32,
 }
 /// What is known about the node. Encoded with fields in order of number and nothing unknown, so that its digest is
 /// the same wherever it is made.
@@ -212,6 +218,15 @@ pub struct PollResponse {
     /// Send `packages` with the next poll, which should be at once: the server has no text with the digest of the facts.
     #[prost(bool, tag = "6")]
     pub want_packages: bool,
+    /// Identifies the decision: the same decision has the same tag, whichever server gives it. Never 0 where there is one.
+    #[prost(uint64, tag = "7")]
+    pub decision_tag: u64,
+    /// The next poll may let itself be held so long; 0 if it should not ask for that.
+    #[prost(uint32, tag = "8")]
+    pub hold_millis: u32,
+    /// After losing the connection, come back after a random time up to this.
+    #[prost(uint32, tag = "9")]
+    pub spread_millis: u32,
 }
 /// What the node should do, with the reason. Unset `act` is idle.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -223,25 +223,20 @@ impl Server {
         ca: &Path,
         name: &str,
     ) -> std::io::Result<(ClientConnection, TcpStream)> {
-        let mut roots = RootCertStore::empty();
-        roots
-            .add(CertificateDer::from_pem_file(ca).unwrap())
-            .unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        let name = ServerName::try_from(name.to_owned()).unwrap();
-        let mut session = ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut session = session(ca, name);
         let mut client = TcpStream::connect(self.address("southbound"))?;
         client.set_read_timeout(Some(PATIENCE))?;
         while session.is_handshaking() {
             session.complete_io(&mut client)?;
         }
         Ok((session, client))
+    }
+
+    /// A connection to the southbound listener whose client says the first word of a handshake and nothing else.
+    pub fn begin_to_shake_hands(&self, ca: &Path, name: &str) -> std::io::Result<TcpStream> {
+        let mut client = TcpStream::connect(self.address("southbound"))?;
+        session(ca, name).write_tls(&mut client)?;
+        Ok(client)
     }
 
     /// Asks it to stop, and expects it to do so in good order. What it logged.
@@ -298,6 +293,22 @@ impl Server {
         let (stdout, stderr) = self.output.take().unwrap();
         (stdout.join().unwrap(), stderr.join().unwrap())
     }
+}
+
+fn session(ca: &Path, name: &str) -> ClientConnection {
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_file(ca).unwrap())
+        .unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    ClientConnection::new(Arc::new(config), name).unwrap()
 }
 
 impl Drop for Server {

@@ -17,12 +17,16 @@ use tonic::Status;
 use super::OwnNode;
 use super::journal::{Entry, Given, Phase};
 use super::wire;
-use crate::line::{count, is_lost};
+use crate::clock::Time;
+use crate::line::{count, is_lost, pushback};
 use crate::truth::{Change, Leave, Span};
 
 /// The same wish is not seen through again before this, so that a server that forgot does not make the node run in
 /// circles.
 const RETRY: TimeDelta = TimeDelta::seconds(2);
+
+/// Servers that have too much to do for so long are as good as out of reach.
+const MOST_BUSY: TimeDelta = TimeDelta::minutes(2);
 
 impl OwnNode {
     /// Takes a turn. Returns how long it wants to wait before the next one.
@@ -49,11 +53,35 @@ impl OwnNode {
         self.go_on();
         // An error was counted where it happened; the next turn is the retry.
         if let Err(status) = self.speak().await
-            && is_lost(&status)
+            && self.is_left_alone(&status)
         {
             self.begin_unasked();
         }
         self.chance.length(self.habits.turn)
+    }
+
+    /// Whether an error means that no server can be reached. A server that has too much to do is given its time.
+    fn is_left_alone(&mut self, status: &Status) -> bool {
+        let Some(again) = pushback(status) else {
+            return is_lost(status);
+        };
+        let now = self.clock.moment().truth;
+        let since = self.memory.busy.map_or(now, |(since, _)| since);
+        let until = now + TimeDelta::from_std(again).unwrap_or_default();
+        let is_patient = now - since < MOST_BUSY;
+        // Leave from before is not lost for it.
+        let until = if is_patient {
+            until.min(since + MOST_BUSY)
+        } else {
+            until
+        };
+        self.memory.busy = Some((since, until));
+        !is_patient
+    }
+
+    /// Whether servers that had too much to do want to be left in peace.
+    fn is_to_wait(&self, now: Time) -> bool {
+        self.memory.busy.is_some_and(|(_, until)| now < until)
     }
 
     /// The process dies, and sometimes the machine with all that it knew.
@@ -108,6 +136,9 @@ impl OwnNode {
         if self.cut_off_until.is_some() {
             return Err(Status::unavailable("no network"));
         }
+        if self.is_to_wait(self.clock.moment().truth) {
+            return Ok(());
+        }
         self.flush().await?;
         let is_over = |entry: &Entry| matches!(entry.phase, Phase::Over);
         if let Some(entry) = self.journal.entry.take_if(|entry| is_over(entry)) {
@@ -123,7 +154,12 @@ impl OwnNode {
         let given = wire::time(answer.now);
         if let Some(decision) = answer.decision {
             self.keep_grant(&decision, given.map(|given| (asked, given)));
+            let rests = matches!(
+                decision.act,
+                None | Some(Act::Idle(_) | Act::Continue(_) | Act::Fetch(_))
+            );
             self.act(decision).await?;
+            self.memory.rests = rests;
         }
         Ok(())
     }
@@ -155,6 +191,18 @@ impl OwnNode {
         Ok(())
     }
 
+    /// How long the poll may be held that is made now: an attempt that goes on by itself is looked after.
+    fn hold(&mut self, is_news: bool) -> Duration {
+        let rests = std::mem::take(&mut self.memory.rests);
+        let entry = self.journal.entry.as_ref();
+        let is_quiet = entry.is_none_or(|entry| matches!(entry.phase, Phase::Staged));
+        if !self.habits.holds || self.is_finishing || is_news || !rests || !is_quiet {
+            return Duration::ZERO;
+        }
+        let hold = self.chance.length(self.habits.hold);
+        hold.min(self.memory.offered)
+    }
+
     async fn poll(&mut self) -> Result<PollResponse, Status> {
         let digest = wire::digest(&self.facts);
         let is_news = self
@@ -167,6 +215,7 @@ impl OwnNode {
             id: entry.id.to_string(),
             last_sequence: entry.last_sequence(),
         });
+        let hold = self.hold(whole);
         let packages = if self.memory.wants_packages {
             wire::packages_of(&self.facts)
         } else {
@@ -178,11 +227,24 @@ impl OwnNode {
             attempt,
             packages,
             waiting: String::new(),
+            decision_tag: self.memory.tag,
+            may_hold_millis: u32::try_from(hold.as_millis()).unwrap_or(u32::MAX),
         };
         let send =
             |channel, request| async move { AgentServiceClient::new(channel).poll(request).await };
-        let answer: PollResponse = self.line.call(&mut self.chance, request, send).await?;
+        let answer: Result<PollResponse, Status> =
+            self.line.call(&mut self.chance, request, send).await;
+        let answer = answer.map_err(|status| {
+            if hold.is_zero() || pushback(&status).is_some() {
+                return status;
+            }
+            // It shows only that this connection is gone.
+            Status::aborted("the server let go of the poll that it held")
+        })?;
         count(&self.line.weather().tally.polls);
+        self.memory.busy = None;
+        self.memory.tag = answer.decision_tag;
+        self.memory.offered = Duration::from_millis(answer.hold_millis.into());
         self.memory.wants_facts = answer.want_facts;
         self.memory.wants_packages = answer.want_packages;
         if !answer.want_facts {

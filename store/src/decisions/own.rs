@@ -37,15 +37,18 @@ pub(super) static OWN: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// What is the own of each of these nodes, in their order.
-pub(super) async fn own(tx: &Tx, of: &[About<'_>]) -> Result<Vec<Own>, StoreError> {
+/// What is the own of each of these nodes, in their order. What makes no sense of one says nothing of the others.
+pub(super) async fn own(
+    tx: &Tx,
+    of: &[About<'_>],
+) -> Result<Vec<Result<Own, StoreError>>, StoreError> {
     let instances = of.iter().map(|about| about.instance.bits().cast_signed());
     let values = [
         tx.tenant().uuid().into(),
         instances.collect::<Vec<i32>>().into(),
     ];
     let rows = all(tx.conn(), OWN.as_str(), values).await?;
-    rows.iter().map(from_row).collect()
+    Ok(rows.iter().map(from_row).collect())
 }
 
 fn from_row(row: &QueryResult) -> Result<Own, StoreError> {

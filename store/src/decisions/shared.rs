@@ -274,7 +274,7 @@ fn once(ids: impl Iterator<Item = u32>) -> Vec<i32> {
 }
 
 /// What the rows mean that a column gathers.
-fn things<M, T>(row: &QueryResult, column: &str) -> Result<Vec<T>, StoreError>
+fn things<M, T>(row: &QueryResult, column: &'static str) -> Result<Vec<T>, StoreError>
 where
     M: DeserializeOwned,
     T: TryFrom<M, Error = StoreError>,

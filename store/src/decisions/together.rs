@@ -58,6 +58,7 @@ impl<'a> Together<'a> {
             wanted,
             run: own.run,
             told: about.delivered.clone(),
+            slots_end: None,
         })
     }
 

@@ -1,12 +1,13 @@
 //! Rows of nodes' states and what they mean.
 
+use evenkeel_domain::Time;
 use evenkeel_domain::decide::{LastEnd, Protocol, Verdict};
 use evenkeel_domain::id::{InstanceId, OsId, RunId};
 use evenkeel_domain::status::{Indication, Status};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{BootedImage, NodeState};
+use super::{BootedImage, NodeState, digest_of};
 use crate::error::StoreError;
 use crate::rows::named;
 use crate::rows::node_state::Model;
@@ -56,6 +57,8 @@ pub(super) fn into_row(tx: &Tx, state: &NodeState) -> Result<Model, StoreError> 
         booted_profile: booted.map(|image| image.profile_name.clone()),
         booted_image: booted.map(|image| image.image_id.clone()),
         waiting: state.waiting.clone(),
+        said_packages_digest: state.said_packages().map(|digest| digest.to_vec()),
+        available_digest: digest_of(&state.os_update_available).to_vec(),
     })
 }
 
@@ -68,29 +71,45 @@ fn json(
     named(serde_json::to_value(value).ok(), TABLE, row, column)
 }
 
+/// How a node speaks, as its row says.
+pub(super) fn protocol(name: &str, modules: Vec<String>, row: i32) -> Result<Protocol, StoreError> {
+    let protocol = match name {
+        "unknown" => Some(Protocol::Unknown),
+        "eim" => Some(Protocol::Eim),
+        "own" => Some(Protocol::Own { modules }),
+        _ => None,
+    };
+    named(protocol, TABLE, row, "protocol")
+}
+
+/// Which run was the last one, when it ended, and what is to be concluded from it.
+type End = (Option<i32>, Option<Time>, Option<String>);
+
+/// How the last attempt of a node ended, as its row says.
+pub(super) fn last_end(
+    end: End,
+    target: Option<String>,
+    row: i32,
+) -> Result<Option<LastEnd>, StoreError> {
+    let (Some(run), Some(at), Some(verdict)) = end else {
+        return Ok(None);
+    };
+    let verdict = Verdict::from_name(&verdict);
+    Ok(Some(LastEnd {
+        run: RunId::from_bits(run.cast_unsigned()),
+        target,
+        at,
+        verdict: named(verdict, TABLE, row, "last_end_verdict")?,
+    }))
+}
+
 impl TryFrom<Model> for NodeState {
     type Error = StoreError;
 
     fn try_from(row: Model) -> Result<Self, StoreError> {
         let id = row.instance_id;
         let indication = |name: &str, column| named(Indication::from_name(name), TABLE, id, column);
-        let protocol = match row.protocol.as_str() {
-            "unknown" => Some(Protocol::Unknown),
-            "eim" => Some(Protocol::Eim),
-            "own" => Some(Protocol::Own {
-                modules: row.modules,
-            }),
-            _ => None,
-        };
-        let last_end = match (row.last_end_run_id, row.last_end_at, &row.last_end_verdict) {
-            (Some(run), Some(at), Some(verdict)) => Some(LastEnd {
-                run: RunId::from_bits(run.cast_unsigned()),
-                target: row.last_end_target,
-                at,
-                verdict: named(Verdict::from_name(verdict), TABLE, id, "last_end_verdict")?,
-            }),
-            _ => None,
-        };
+        let end = (row.last_end_run_id, row.last_end_at, row.last_end_verdict);
         let seen = row.sample.map(serde_json::from_value).transpose().ok();
         let delivered = serde_json::from_value(row.delivered).ok();
         let conditions = serde_json::from_value(row.conditions).ok();
@@ -100,7 +119,7 @@ impl TryFrom<Model> for NodeState {
             instance: InstanceId::from_bits(id.cast_unsigned()),
             os: OsId::from_bits(row.os_id.cast_unsigned()),
             provisioned: row.provisioned,
-            protocol: named(protocol, TABLE, id, "protocol")?,
+            protocol: protocol(&row.protocol, row.modules, id)?,
             agent_version: row.agent_version,
             boot_id: row.boot_id,
             facts_digest: row.facts_digest,
@@ -123,7 +142,7 @@ impl TryFrom<Model> for NodeState {
                 profile_name,
                 image_id,
             }),
-            last_end,
+            last_end: last_end(end, row.last_end_target, id)?,
             waiting: row.waiting,
             seen: named(seen, TABLE, id, "sample")?,
             delivered: named(delivered, TABLE, id, "delivered")?,

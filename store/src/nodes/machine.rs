@@ -15,7 +15,7 @@ use crate::rows::{host, instance};
 use crate::tx::Tx;
 
 /// By what a machine is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Machine {
     /// The id of its host.
     Host(HostId),

@@ -26,9 +26,9 @@ pub struct Silent {
 pub const NO_CONNECTION: &str = "No Connection";
 
 /// Notes of nodes of all projects that they were not heard since an instant, at most of so many: they and their hosts
-/// show it from now on. Safe on several replicas at once; a node that is just reporting is left out. Nobody listens to
-/// a node whose instance was invalidated: its host shows that it was not heard, the node itself stays as it is, and it
-/// is not among those that are given.
+/// show it from now on. One that is not due yet is not silent, however long it was not heard. Safe on several replicas at
+/// once; a node that is just reporting is left out. Nobody listens to a node whose instance was invalidated: its host shows
+/// that it was not heard, the node itself stays as it is, and it is not among those that are given.
 ///
 /// # Errors
 /// The database cannot be reached.
@@ -44,7 +44,8 @@ pub async fn silence(
                JOIN node_states n ON n.tenant_id = c.tenant_id AND n.instance_id = c.instance_id \
                JOIN instances i ON i.tenant_id = c.tenant_id AND i.id = c.instance_id \
                JOIN hosts m ON m.tenant_id = i.tenant_id AND m.id = i.host_id \
-               WHERE c.heard_at < $1 AND n.provisioned AND m.current_state <> 'untrusted' \
+               WHERE c.heard_at < $1 AND (c.due_at IS NULL OR c.due_at <= $4) \
+               AND n.provisioned AND m.current_state <> 'untrusted' \
                AND CASE WHEN i.current_state = 'untrusted' THEN m.status <> $2 AND m.status_at < $1 \
                ELSE n.status <> $2 AND n.status_at < $1 END \
                ORDER BY c.tenant_id, c.instance_id LIMIT $5 FOR NO KEY UPDATE OF n SKIP LOCKED), \

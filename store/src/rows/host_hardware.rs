@@ -1,4 +1,4 @@
-//! Rows of `host_hardware`.
+//! Rows of `host_hardware`. The column `told` is made from the lists, so it is no part of what is written.
 
 use evenkeel_domain::hardware::{Gpu, Nic, Storage, Usb};
 use sea_orm::entity::prelude::*;

@@ -38,6 +38,8 @@ pub struct Model {
     pub booted_profile: Option<String>,
     pub booted_image: Option<String>,
     pub waiting: String,
+    pub said_packages_digest: Option<Vec<u8>>,
+    pub available_digest: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]

@@ -11,9 +11,10 @@ use sea_orm::{FromQueryResult, QueryResult};
 use crate::error::StoreError;
 use crate::instances;
 use crate::keyed::Keyed;
+use crate::related::{self, Related, Sought};
 use crate::rows::named;
 use crate::rows::update_run::{Entity, Model};
-use crate::tx::{Tx, all, columns, ids_in};
+use crate::tx::{Tx, all, columns, ids_in, one};
 
 /// A run with where it happened.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,26 +27,55 @@ pub struct WholeRun {
     pub host_name: Name,
 }
 
-static WHOLE: LazyLock<String> = LazyLock::new(|| {
+/// What is read of runs `r`.
+fn shown() -> String {
+    let run = columns::<Entity>("r");
+    format!("{run}, {}, h.name AS host_name", instances::columns())
+}
+
+/// Where that is.
+fn joined() -> String {
     format!(
-        "SELECT {}, {}, h.name AS host_name FROM update_runs r \
+        "update_runs r \
          JOIN instances i ON i.tenant_id = r.tenant_id AND i.id = r.instance_id \
-         JOIN hosts h ON h.tenant_id = i.tenant_id AND h.id = i.host_id {} \
-         WHERE r.tenant_id = $1 AND r.id = ANY ({})",
-        columns::<Entity>("r"),
-        instances::columns(),
+         JOIN hosts h ON h.tenant_id = i.tenant_id AND h.id = i.host_id {}",
         instances::JOINED,
+    )
+}
+
+static MANY: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT {} FROM {} WHERE r.tenant_id = $1 AND r.id = ANY ({})",
+        shown(),
+        joined(),
         ids_in(2),
     )
 });
 
-/// The run with this id, whole: one statement.
+static ONE: LazyLock<String> = LazyLock::new(|| {
+    let policy = || Some("ARRAY[r.policy_id]".to_owned());
+    let sought = Sought {
+        policies: policy(),
+        wishes: policy(),
+        ..Sought::default()
+    };
+    format!(
+        "SELECT {}, {} FROM {} WHERE r.tenant_id = $1 AND r.id = $2",
+        shown(),
+        sought.columns(),
+        joined(),
+    )
+});
+
+/// The run with this id, whole, and its policy with what that wishes for, as far as they are there: one statement.
 ///
 /// # Errors
 /// There is none in the project.
-pub async fn find_whole(tx: &Tx, id: RunId) -> Result<WholeRun, StoreError> {
-    let found = find_many_whole(tx, &[id]).await?.pop();
-    found.ok_or(StoreError::NotFound { what: Entity::WHAT })
+pub async fn find_whole(tx: &Tx, id: RunId) -> Result<(WholeRun, Related), StoreError> {
+    let values = [tx.tenant().uuid().into(), id.bits().cast_signed().into()];
+    let row = one(tx.conn(), ONE.as_str(), values).await?;
+    let row = row.ok_or(StoreError::NotFound { what: Entity::WHAT })?;
+    Ok((whole(&row)?, related::from_row(&row)?))
 }
 
 /// The runs with these ids that there are, whole and in no order: one statement for any number of them.
@@ -55,7 +85,7 @@ pub async fn find_whole(tx: &Tx, id: RunId) -> Result<WholeRun, StoreError> {
 pub async fn find_many_whole(tx: &Tx, ids: &[RunId]) -> Result<Vec<WholeRun>, StoreError> {
     let ids: Vec<i32> = ids.iter().map(|id| id.bits().cast_signed()).collect();
     let values = [tx.tenant().uuid().into(), ids.into()];
-    let rows = all(tx.conn(), WHOLE.as_str(), values).await?;
+    let rows = all(tx.conn(), MANY.as_str(), values).await?;
     rows.iter().map(whole).collect()
 }
 

@@ -76,6 +76,29 @@ pub async fn project(
     size: Size,
     now: Time,
 ) -> Result<Filled, StoreError> {
+    filled(store, tenant, size, now, true).await
+}
+
+/// The same without hardware and runs, but for those of the first host: for fleets of a million.
+///
+/// # Errors
+/// The database cannot be reached, or is not given the time that it needs.
+pub async fn nodes(
+    store: &Store,
+    tenant: TenantId,
+    size: Size,
+    now: Time,
+) -> Result<Filled, StoreError> {
+    filled(store, tenant, size, now, false).await
+}
+
+async fn filled(
+    store: &Store,
+    tenant: TenantId,
+    size: Size,
+    now: Time,
+    whole: bool,
+) -> Result<Filled, StoreError> {
     let tx = store.tenant(tenant).await?;
     let first = first::make(&tx, now).await?;
     tx.commit().await?;
@@ -94,13 +117,20 @@ pub async fn project(
     for part in parts(size.hosts) {
         let tx = store.tenant(tenant).await?;
         let hosts = others::hosts(&tx, &first, &filled.sites, part.clone()).await?;
-        others::hardware(&tx, &first, &hosts, part.clone()).await?;
+        if whole {
+            others::hardware(&tx, &first, &hosts, part.clone()).await?;
+        }
         let instances = others::instances(&tx, &first, &hosts, part).await?;
         tx.commit().await?;
         filled.hosts.extend(hosts);
         filled.instances.extend(instances);
     }
-    for part in parts(size.hosts.max(1) * RUNS_EACH) {
+    let runs = if whole {
+        size.hosts.max(1) * RUNS_EACH
+    } else {
+        1
+    };
+    for part in parts(runs) {
         let tx = store.tenant(tenant).await?;
         let runs = others::runs(&tx, &first, &filled.instances, part, now).await?;
         tx.commit().await?;

@@ -472,7 +472,7 @@ async fn a_poll_without_news_is_four_statements() {
     );
     tx.commit().await.expect("committed");
     assert_eq!(
-        sent.load(Ordering::Relaxed),
+        sent.statements.load(Ordering::Relaxed),
         4,
         "scope, node, what is its own, and what it shares with others"
     );

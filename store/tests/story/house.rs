@@ -6,7 +6,7 @@ use evenkeel_domain::assignment::{Limits, Scope};
 use evenkeel_domain::decide::Protocol;
 use evenkeel_domain::filter::{self, Filter, Resource};
 use evenkeel_domain::host::{Host, Registration};
-use evenkeel_domain::id::{PolicyId, RegionId, SiteId};
+use evenkeel_domain::id::{InstanceId, PolicyId, RegionId, SiteId};
 use evenkeel_domain::instance::{Instance, InstanceKind, NewInstance};
 use evenkeel_domain::os::{OsRelease, OsSpec, SecurityFeature};
 use evenkeel_domain::place::{Metadata, Region, RegionSpec, Site, SiteSpec};
@@ -15,6 +15,7 @@ use evenkeel_domain::run::{AttemptId, Happening, Origin, RunEvent};
 use evenkeel_domain::schedule::{ScheduleStatus, ScheduleTarget, SingleSpec};
 use evenkeel_domain::tenant::{ProjectName, TenantId};
 use evenkeel_domain::text::Name;
+use evenkeel_store::contacts::Contact;
 use evenkeel_store::decisions::{self, Horizon, Reading, World};
 use evenkeel_store::listing::{self, Listing};
 use evenkeel_store::nodes::{self, Machine};
@@ -168,6 +169,16 @@ pub async fn spoke(store: &Store, tenant: TenantId, host: &Host) {
     tx.commit().await.expect("committed");
 }
 
+/// A word of a node that was not told to wait.
+pub fn contact(tenant: TenantId, instance: InstanceId, at: Time) -> Contact {
+    Contact {
+        tenant,
+        instance,
+        at,
+        due: None,
+    }
+}
+
 /// What is to be decided about a node is made from this.
 pub async fn world(tx: &Tx, host: &Host, reading: Reading) -> World {
     let (host, node) = nodes::read(tx, Machine::Host(host.id))
@@ -176,6 +187,12 @@ pub async fn world(tx: &Tx, host: &Host, reading: Reading) -> World {
     decisions::world(tx, &host, &node, &Horizon::default(), reading)
         .await
         .expect("a world")
+}
+
+/// What somebody does in the database who is not the program.
+pub async fn by_hand(store: &Store, sql: &str) {
+    let whole = format!("BEGIN; SET LOCAL evenkeel.tenant = '*'; {sql}; COMMIT");
+    store.unprepared(&whole).await.expect("done");
 }
 
 /// A list with a filter and an order as people write them; an empty text is none.

@@ -5,14 +5,16 @@ use evenkeel_domain::Time;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::instance::Instance;
 use evenkeel_domain::run::{Patience, RunEvent, UpdateRun};
+use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::tenant::TenantId;
+use evenkeel_store::contacts::Contact;
 use evenkeel_store::contents::{self, Digest};
 use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{Store, contacts, hosts, instances, nodes, runs, settings};
 use futures_util::future::join_all;
 
-use crate::house::{NOON, attempt, node, numbered, project, spoke};
+use crate::house::{NOON, attempt, contact, node, numbered, project, spoke};
 
 const DAY: TimeDelta = TimeDelta::days(1);
 
@@ -201,9 +203,9 @@ async fn silent_nodes_are_found_once() {
         spoke(&store, tenant, &host).await;
         // The last one was heard a moment ago.
         let at = NOON + TimeDelta::minutes(if n == 6 { 59 } else { 1 });
-        heard.push((tenant, instance.id, at));
+        heard.push(contact(tenant, instance.id, at));
     }
-    let speaks = heard[5].1;
+    let speaks = heard[5].instance;
     let tx = store.fleet().await.expect("a transaction");
     contacts::heard(&tx, heard.clone()).await.expect("noted");
     tx.commit().await.expect("committed");
@@ -242,4 +244,61 @@ async fn silent_nodes_are_found_once() {
     );
     let shown = instances::find(&tx, one.instance).await.expect("there");
     assert_eq!(shown.summary.status.text, nodes::NO_CONNECTION);
+}
+
+/// Who was silent at so many minutes past noon, after half an hour without a word.
+async fn silent_at(store: &Store, minutes: i64) -> usize {
+    let now = NOON + TimeDelta::minutes(minutes);
+    let since = now - TimeDelta::minutes(30);
+    let tx = store.fleet().await.expect("a transaction");
+    let silent = nodes::silence(&tx, since, now, 100).await;
+    tx.commit().await.expect("committed");
+    silent.expect("looked").len()
+}
+
+#[tokio::test]
+async fn a_node_that_was_told_to_wait_is_not_silent_before_it_is_due() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (host, instance) = node(&store, tenant, 1).await;
+    spoke(&store, tenant, &host).await;
+    let heard = async |minutes: i64, due: Option<i64>| {
+        let at = |minutes| NOON + TimeDelta::minutes(minutes);
+        let word = Contact {
+            due: due.map(at),
+            ..contact(tenant, instance.id, at(minutes))
+        };
+        let tx = store.fleet().await.expect("a transaction");
+        let written = contacts::heard(&tx, vec![word]).await.expect("noted");
+        tx.commit().await.expect("committed");
+        written
+    };
+    assert_eq!(heard(0, Some(50)).await, 1);
+    assert_eq!(heard(10, Some(100)).await, 1);
+    // Neither an older word takes that back, nor one at the same instant that was not told so.
+    assert_eq!(heard(5, Some(200)).await, 0);
+    assert_eq!(heard(10, None).await, 0);
+    assert_eq!(heard(10, Some(90)).await, 0);
+    assert_eq!(heard(10, Some(120)).await, 1);
+    assert_eq!(silent_at(&store, 100).await, 0);
+    assert_eq!(silent_at(&store, 119).await, 0);
+    assert_eq!(silent_at(&store, 120).await, 1);
+    // Its next word counts for itself, and what it was told before is over.
+    spoke_again(&store, tenant, &host).await;
+    assert_eq!(heard(125, Some(300)).await, 1);
+    assert_eq!(heard(130, None).await, 1);
+    assert_eq!(silent_at(&store, 160).await, 0);
+    assert_eq!(silent_at(&store, 161).await, 1);
+}
+
+/// The node and its host show that it is there.
+async fn spoke_again(store: &Store, tenant: TenantId, host: &Host) {
+    let running = Status::new("Running", Indication::Idle, NOON);
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let mut node = nodes::lock(&tx, host.id).await.expect("locked");
+    node.status = running.clone();
+    nodes::save(&tx, &node).await.expect("saved");
+    let shown = hosts::set_status(&tx, host.id, &running).await;
+    shown.expect("shown");
+    tx.commit().await.expect("committed");
 }

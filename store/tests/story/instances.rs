@@ -16,7 +16,7 @@ use evenkeel_store::{
     os_profiles,
 };
 
-use crate::house::{NOON, bookworm, node, project, registration, spoke, world};
+use crate::house::{NOON, bookworm, contact, node, project, registration, spoke, world};
 
 const KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0nGkPCXr4cVvoPZ0zZ9CqDk3Pqk1LQmV0h8eCDfX5T";
@@ -221,7 +221,7 @@ async fn what_was_invalidated_stays_so_whatever_its_node_says() {
     drop(tx);
 
     let fleet = store.fleet().await.expect("a transaction");
-    contacts::heard(&fleet, vec![(tenant, instance.id, NOON)])
+    contacts::heard(&fleet, vec![contact(tenant, instance.id, NOON)])
         .await
         .expect("noted");
     let days = NOON + TimeDelta::days(3);

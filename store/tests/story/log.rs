@@ -18,7 +18,7 @@ use evenkeel_store::{Misfit, Store, StoreError, StoreOptions, hosts};
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use crate::house::{NOON, project, registration};
+use crate::house::{NOON, by_hand, project, registration};
 use crate::walls::everything;
 
 /// Later than everything that a test writes: the log goes by the clock of the database.
@@ -62,12 +62,6 @@ fn made(changes: &[Change]) -> Vec<HostId> {
         what == (Kind::Host, Operation::Insert)
     });
     made.map(|change| HostId::from_bits(change.id)).collect()
-}
-
-/// What somebody does in the database who is not the program.
-async fn by_hand(store: &Store, sql: &str) {
-    let whole = format!("BEGIN; SET LOCAL evenkeel.tenant = '*'; {sql}; COMMIT");
-    store.unprepared(&whole).await.expect("done");
 }
 
 async fn prune(store: &Store, before: Time, limit: u32) -> u64 {

@@ -2,6 +2,7 @@
 
 mod assignments;
 mod brake;
+mod briefs;
 mod day_zero;
 mod deletion;
 mod fill;
@@ -21,6 +22,7 @@ mod orders;
 mod places;
 mod related;
 mod runs;
+mod steady;
 mod stops;
 mod tallies;
 mod tenants;

@@ -4,17 +4,19 @@ use chrono::TimeDelta;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::package::PackageChange;
 use evenkeel_domain::policy::{PolicySpec, Wish};
-use evenkeel_domain::run::{AttemptId, Origin, Patience, RunEvent};
+use evenkeel_domain::run::{AttemptId, Origin, Patience, RunEvent, UpdateRun};
 use evenkeel_domain::schedule::ScheduleTarget;
 use evenkeel_store::decisions::Reading;
-use evenkeel_store::runs::{self, Opening, Subject};
+use evenkeel_store::runs::{self, Opening, Subject, Together};
 use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{contacts, policies, schedules};
 use futures_util::future::join_all;
 use uuid::Uuid;
 
 use crate::brake::broken;
-use crate::house::{NOON, assign, attempt, latest, node, numbered, project, spoke, window, world};
+use crate::house::{
+    NOON, assign, attempt, contact, latest, node, numbered, project, spoke, window, world,
+};
 
 #[tokio::test]
 async fn a_run_is_moved_and_its_history_kept() {
@@ -75,6 +77,67 @@ async fn a_run_is_moved_and_its_history_kept() {
 }
 
 /// The thousandth entry says that no more is kept, unless it is the end itself.
+#[tokio::test]
+async fn events_that_come_together_are_what_they_are_one_by_one() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let patience = Patience::default();
+    let told = [
+        numbered(RunEvent::Downloading, 1),
+        numbered(RunEvent::Downloaded, 2),
+        // Said again, and out of turn: it does not fit, and is kept.
+        numbered(RunEvent::Downloaded, 2),
+        numbered(RunEvent::Finished, 3),
+        numbered(RunEvent::Began, 4),
+        numbered(RunEvent::VerifyBegun, 5),
+        numbered(RunEvent::Finished, 6),
+        numbered(RunEvent::Began, 7),
+    ];
+    for split in 1..=told.len() {
+        let nth = u128::try_from(split).expect("a small number") * 2;
+        let (_, one) = node(&store, tenant, nth).await;
+        let (_, other) = node(&store, tenant, nth + 1).await;
+        let tx = store.tenant(tenant).await.expect("a transaction");
+        let mut subject = attempt(&one, nth);
+        let mut seen = Vec::new();
+        for event in &told {
+            let run = runs::advance(&tx, subject, event, &patience, NOON).await;
+            let run = run.expect("moved");
+            subject = Subject::Run(run.id);
+            seen.push((run.state.clone(), run.sequence, run.generation));
+        }
+        let Subject::Run(one) = subject else {
+            panic!("it was opened");
+        };
+        let mut together = Vec::new();
+        let mut subject = attempt(&other, nth + 1);
+        for part in told.chunks(split) {
+            let (first, rest) = part.split_first().expect("it is not empty");
+            let (patience, now) = (&patience, NOON);
+            let part = Together {
+                first,
+                rest,
+                patience,
+                now,
+            };
+            let mut each = |run: &UpdateRun| {
+                together.push((run.state.clone(), run.sequence, run.generation));
+            };
+            let run = runs::advance_by(&tx, subject, &part, &mut each).await;
+            subject = Subject::Run(run.expect("moved").id);
+        }
+        let Subject::Run(other) = subject else {
+            panic!("it was opened");
+        };
+        assert_eq!(together, seen, "in parts of {split}");
+        let (one_by_one, all) = (runs::events(&tx, one).await, runs::events(&tx, other).await);
+        assert_eq!(all.expect("read"), one_by_one.expect("read"));
+        let kept = runs::find(&tx, other).await.expect("it is there");
+        assert_eq!((kept.state.name(), kept.sequence), ("succeeded", 7));
+        tx.commit().await.expect("committed");
+    }
+}
+
 #[tokio::test]
 async fn the_end_of_a_run_keeps_its_words_wherever_it_stands_in_the_history() {
     let store = fresh_store().await;
@@ -205,9 +268,9 @@ async fn contacts_are_written_in_batches_and_only_forward() {
     for minutes in [5, 3] {
         let tx = store.fleet().await.expect("a transaction");
         let at = NOON + TimeDelta::minutes(minutes);
-        contacts::heard(&tx, vec![(tenant, instance.id, at), (tenant, gone, at)])
-            .await
-            .expect("noted");
+        let batch = [instance.id, gone].map(|id| contact(tenant, id, at));
+        let noted = contacts::heard(&tx, batch.to_vec()).await;
+        noted.expect("noted");
         tx.commit().await.expect("committed");
     }
     let tx = store.tenant(tenant).await.expect("a transaction");

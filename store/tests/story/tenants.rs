@@ -234,9 +234,9 @@ async fn a_project_is_entered_in_one_statement_by_its_name_or_its_id() {
             (called("nobodys"), None, 0),
             (ProjectKey::Id(TenantId::new(Uuid::nil())), None, 0),
         ] {
-            let before = sent.load(Ordering::Relaxed);
+            let before = sent.statements.load(Ordering::Relaxed);
             let entered = counted.enter(&key, &how).await.expect("an answer");
-            assert_eq!(sent.load(Ordering::Relaxed) - before, 1);
+            assert_eq!(sent.statements.load(Ordering::Relaxed) - before, 1);
             assert_eq!(entered.as_ref().map(Tx::tenant), wanted, "{key:?}");
             if let Some(tx) = entered {
                 assert_eq!(count(&tx, Resource::Host, "").await, hosts);

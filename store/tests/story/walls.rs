@@ -27,7 +27,9 @@ use evenkeel_store::{
 };
 
 use crate::day_zero;
-use crate::house::{NOON, assign, attempt, latest, node, numbered, project, region, site, window};
+use crate::house::{
+    NOON, assign, attempt, contact, latest, node, numbered, project, region, site, window,
+};
 
 /// One of everything.
 pub async fn everything(store: &Store, tenant: TenantId) {
@@ -77,7 +79,7 @@ pub async fn everything(store: &Store, tenant: TenantId) {
         .expect("a token");
     tx.commit().await.expect("committed");
     let tx = store.fleet().await.expect("a transaction");
-    contacts::heard(&tx, vec![(tenant, instance.id, NOON)])
+    contacts::heard(&tx, vec![contact(tenant, instance.id, NOON)])
         .await
         .expect("noted");
     tx.commit().await.expect("committed");

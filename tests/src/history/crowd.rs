@@ -133,7 +133,11 @@ impl Crowd {
                     Some(_) => node.with_image(Gallery::first_picture()),
                 }))
             } else {
-                let node = OwnNode::new(clock, part, line, own::Habits::default());
+                let habits = own::Habits {
+                    holds: n % 2 == 0,
+                    ..own::Habits::default()
+                };
+                let node = OwnNode::new(clock, part, line, habits);
                 Node::Own(Box::new(match os {
                     None => node,
                     Some(_) => node.with_image(PROFILE, &Gallery::first_picture().image),

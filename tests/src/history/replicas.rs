@@ -44,6 +44,7 @@ pub struct Replica {
     child: Option<Child>,
     rest: String,
     southbound: String,
+    admin: String,
 }
 
 impl Replicas {
@@ -52,6 +53,14 @@ impl Replicas {
     /// # Panics
     /// They do not start.
     pub async fn start(count: usize, settings: &str) -> Self {
+        Self::start_each(&vec![settings; count]).await
+    }
+
+    /// Starts a server for each of these settings, all with one empty database.
+    ///
+    /// # Panics
+    /// They do not start.
+    pub async fn start_each(settings: &[&str]) -> Self {
         let folder = tempfile::Builder::new()
             .prefix("evenkeel-replicas.")
             .tempdir();
@@ -60,7 +69,7 @@ impl Replicas {
         let postgres = postgres.expect("a Postgres");
         let program = program().await;
         let mut servers = Vec::new();
-        for number in 0..count {
+        for (number, settings) in settings.iter().enumerate() {
             let config = folder.path().join(format!("{number}.toml"));
             fs::write(
                 &config,
@@ -74,6 +83,7 @@ impl Replicas {
                 child: None,
                 rest: "127.0.0.1:0".to_owned(),
                 southbound: "127.0.0.1:0".to_owned(),
+                admin: String::new(),
             };
             // One after the other: the first one makes the schema, the keys and the project.
             replica.start().await;
@@ -132,6 +142,27 @@ impl Replicas {
     /// The servers one by one, so that something can be done to them while others go on.
     pub const fn servers(&mut self) -> &mut Vec<Replica> {
         &mut self.servers
+    }
+
+    /// The counters and gauges of this name, with whatever labels, of each server that runs.
+    ///
+    /// # Panics
+    /// A server that runs does not tell.
+    pub async fn measured(&self, name: &str) -> Vec<String> {
+        let _already_installed = rustls::crypto::ring::default_provider().install_default();
+        let client = reqwest::Client::new();
+        let mut found = Vec::new();
+        for server in self.servers.iter().filter(|server| server.is_running()) {
+            let url = format!("http://{}/metrics", server.admin);
+            let answer = client.get(url).send().await.expect("an answer");
+            let text = answer.text().await.expect("metrics");
+            let of = |line: &&str| {
+                let rest = line.strip_prefix(name);
+                rest.is_some_and(|rest| rest.starts_with([' ', '{']))
+            };
+            found.extend(text.lines().filter(of).map(str::to_owned));
+        }
+        found
     }
 
     /// What the servers logged.
@@ -196,6 +227,7 @@ impl Replica {
         let address = |listener: &str| addresses[listener].as_str().expect("an address").to_owned();
         self.rest = address("rest");
         self.southbound = address("southbound");
+        self.admin = address("admin");
         self.child = Some(child);
     }
 

@@ -3,6 +3,7 @@
 mod acts;
 mod alone;
 mod guard;
+mod hold;
 mod planning;
 mod reports;
 mod troubles;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_kit::{Clock, chain};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::durable::FileError;
@@ -31,6 +33,8 @@ use crate::notify::{Manager, Sign};
 use crate::owner::Owner;
 use crate::place::Place;
 use crate::status::StatusFile;
+
+use self::hold::{Heard, Rest, Terms};
 
 pub use self::guard::Guard;
 pub use self::planning::Planning;
@@ -130,6 +134,14 @@ struct Memory {
     ahead: Option<TimeDelta>,
     /// Whether the service manager was told that the agent is up.
     up: bool,
+    /// How the server wants to be asked.
+    terms: Terms,
+    /// There if the last round left nothing to do but to hear of news.
+    rest: Option<Rest>,
+    /// Whether a poll that might have been held followed at once on one that was not.
+    hurried: bool,
+    /// Since when the server has too much to do to answer.
+    busy: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -237,7 +249,7 @@ impl Agent {
                 Err(error) => {
                     self.is_in_trouble(&error, &mut trouble);
                     let wait = backoff.next().unwrap_or(BACKOFF.1);
-                    self.until_next_window().map_or(wait, |open| wait.min(open))
+                    self.until_next_try(&error, wait)
                 }
             };
             self.show(&trouble);
@@ -285,9 +297,11 @@ impl Agent {
     async fn round(&mut self, once: bool) -> Result<(Did, Duration), AgentError> {
         self.is_up();
         match self.round_with_server(once).await {
-            Err(AgentError::Link(unavailable @ LinkError::Unavailable(_))) => {
-                self.go_alone().await?;
-                Err(unavailable.into())
+            Err(AgentError::Link(error)) => {
+                if self.is_left_alone(&error) {
+                    self.go_alone().await?;
+                }
+                Err(error.into())
             }
             other => other,
         }
@@ -295,6 +309,8 @@ impl Agent {
 
     /// Finishes what was begun, tells what is not told, asks what to do and does it.
     async fn round_with_server(&mut self, once: bool) -> Result<(Did, Duration), AgentError> {
+        // Only after a round that came to its end.
+        let rest = self.memory.rest.take().filter(|_| !once);
         let mut entry = self.engine.open()?;
         if let Some(open) = entry.take() {
             entry = self.go_on(open).await?;
@@ -306,7 +322,11 @@ impl Agent {
             let now = self.clock.now();
             self.memory.refreshed.get_or_insert(now);
         }
-        let answer = self.poll(entry.as_ref()).await?;
+        let (answer, way) = match self.poll(entry.as_ref(), rest).await? {
+            Heard::Answer(answer, way) => (answer, way),
+            Heard::Woken => return Ok((Did::Something, Duration::ZERO)),
+            Heard::CutOff => return Ok((Did::Nothing, self.until_back())),
+        };
         let decision = answer.decision;
         self.hear(&decision);
         let (now, ahead) = (self.clock.now(), self.memory.ahead);
@@ -317,8 +337,13 @@ impl Agent {
             status.clock_ahead_seconds = ahead.map(|ahead| ahead.num_seconds());
             status.trouble.clear();
         });
+        let has_begun = entry.as_ref().is_some_and(Entry::has_begun);
+        let (act, is_prepared) = (decision.act.clone(), entry.is_some());
         let did = self.act(decision.act, entry, once).await?;
-        Ok((did, answer.next_poll))
+        if did == Did::Nothing && !has_begun {
+            self.memory.rest = self.rest_after(&act, is_prepared);
+        }
+        Ok((did, self.until_next_poll(way, answer.next_poll)))
     }
 
     /// Changes the node, or goes on with that, and keeps the system up meanwhile. A node that is to reboot is not held up.

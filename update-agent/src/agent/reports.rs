@@ -1,9 +1,13 @@
 //! What the agent tells the server, and what it looks up to tell it.
 
+use std::time::Duration;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_kit::chain;
 
+use super::hold::{Heard, Rest, Way};
 use super::{Agent, AgentError, Ended, unless};
+use crate::facts::Facts;
 use crate::history::Record;
 use crate::journal::{Entry, JournalError, Phase};
 use crate::link::{Answer, Question, facts_digest};
@@ -115,7 +119,8 @@ impl Agent {
         instant.is_none_or(|instant| instant > now || now - instant >= by)
     }
 
-    pub(super) async fn poll(&mut self, entry: Option<&Entry>) -> Result<Answer, AgentError> {
+    /// Looks at the node, and adds what the agent knows of itself.
+    async fn look(&mut self) -> Result<Facts, AgentError> {
         let stop = self.stop.clone();
         let mut facts = match unless(&stop, self.facts.read()).await? {
             Ok(facts) => facts,
@@ -132,16 +137,39 @@ impl Agent {
                 status.limits.clone_from(&facts.limits);
             });
         }
+        Ok(facts)
+    }
+
+    /// Says what is known and asks what to do. An agent that rests lets the server keep the poll open.
+    pub(super) async fn poll(
+        &mut self,
+        entry: Option<&Entry>,
+        rest: Option<Rest>,
+    ) -> Result<Heard, AgentError> {
+        let stop = self.stop.clone();
+        let facts = self.look().await?;
         let waiting = self.memory.waiting.clone();
         let digest = facts_digest(&facts);
+        let whole = self.memory.told.is_some_and(|told| told != digest);
+        // News is for an answer at once.
+        let rest = rest.filter(|_| !whole);
+        let hold = rest.map_or(Duration::ZERO, |rest| self.hold(rest));
         let question = Question {
             facts: &facts,
-            whole: self.memory.told.is_some_and(|told| told != digest),
+            whole,
             packages: None,
             attempt: entry.map(|entry| (entry.attempt, entry.last_sequence())),
             waiting: &waiting,
+            tag: self.memory.terms.tag,
+            hold,
         };
-        let mut answer = self.ask(question).await?;
+        let (mut answer, mut way) = match rest.filter(|_| !hold.is_zero()) {
+            None => (self.ask(question).await?, Way::AtOnce),
+            Some(rest) => match self.ask_held(question, rest).await? {
+                Heard::Answer(answer, way) => (answer, way),
+                nothing => return Ok(nothing),
+            },
+        };
         for _ in 0..MOST_ANSWERS {
             let packages = if answer.want_packages {
                 unless(&stop, self.facts.packages(&facts)).await?
@@ -154,16 +182,25 @@ impl Agent {
             let question = Question {
                 whole: answer.want_facts,
                 packages: packages.as_deref(),
+                hold: Duration::ZERO,
                 ..question
             };
-            answer = self.ask(question).await?;
+            (answer, way) = (self.ask(question).await?, Way::AtOnce);
         }
         self.memory.told = Some(digest);
-        Ok(answer)
+        Ok(Heard::Answer(answer, way))
     }
 
-    async fn ask(&mut self, question: Question<'_>) -> Result<Answer, AgentError> {
+    async fn ask(&mut self, question: Question<'_>) -> Result<Box<Answer>, AgentError> {
         let answer = self.unless_stopped(self.link.poll(question)).await??;
+        self.note(&answer)?;
+        Ok(Box::new(answer))
+    }
+
+    /// Keeps what comes with every answer.
+    pub(super) fn note(&mut self, answer: &Answer) -> Result<(), AgentError> {
+        self.memory.busy = None;
+        self.keep_terms(answer);
         self.memory.ahead = answer.now.map(|server| self.clock.now() - server);
         self.grants
             .hear(answer.decision.grant.as_ref(), answer.now)
@@ -173,6 +210,6 @@ impl Agent {
             self.link.renew(credential)?;
             tracing::info!("the server gave a new credential");
         }
-        Ok(answer)
+        Ok(())
     }
 }

@@ -9,19 +9,29 @@ use std::time::Duration;
 use backon::{ExponentialBuilder, Retryable};
 use chrono::{DateTime, Utc};
 use evenkeel_kit::Secret;
+use evenkeel_proto::agent::PollResponse;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use hyper_util::rt::TokioIo;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Uri};
 use tonic::{Code, Request, Response, Status};
 
-use super::proxy::{self, Proxy};
+use super::proxy::{self, KEEP_ALIVE_AFTER, KEEP_ALIVE_EVERY, KEEP_ALIVE_TIMES, Proxy};
 use super::trust::Trust;
 use super::{Answer, Applicant, Enrolled, Leave, Link, LinkError, Question, wire};
 use crate::journal::Entry;
 
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(10);
+
+/// How long an answer may be late after the time for which the server may keep a poll open.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// In how many milliseconds a server that has too much to do wants to be asked again: gRPC's own name.
+const PUSHBACK: &str = "grpc-retry-pushback-ms";
+
+/// A server that names a later time is asked after this one.
+const LONGEST_PUSHBACK: Duration = Duration::from_hours(1);
 
 /// Speaks to the server. Connects when it must and again when the connection was lost.
 pub struct GrpcLink {
@@ -55,8 +65,10 @@ impl GrpcLink {
             .tls_config(tls)
             .map_err(setup)?
             .connect_timeout(CONNECT)
-            .timeout(deadline)
-            .tcp_keepalive(Some(Duration::from_mins(1)));
+            // A poll that is kept open is silent: that nobody is there any more is noticed within two minutes.
+            .tcp_keepalive(Some(KEEP_ALIVE_AFTER))
+            .tcp_keepalive_interval(Some(KEEP_ALIVE_EVERY))
+            .tcp_keepalive_retries(Some(KEEP_ALIVE_TIMES));
         let channel = match proxy {
             None => endpoint.connect_lazy(),
             Some(proxy) => through(&endpoint, proxy),
@@ -83,8 +95,12 @@ impl GrpcLink {
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
+        self.request_within(message, self.deadline)
+    }
+
+    fn request_within<T>(&self, message: T, deadline: Duration) -> Request<T> {
         let mut request = Request::new(message);
-        request.set_timeout(self.deadline);
+        request.set_timeout(deadline);
         let credential = self.credential.read();
         if let Some(value) = &*credential.unwrap_or_else(PoisonError::into_inner) {
             request
@@ -99,17 +115,7 @@ impl GrpcLink {
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
-        let once = || async {
-            // The server is told the deadline, and we do not rely on its keeping it.
-            match tokio::time::timeout(self.deadline, call()).await {
-                Ok(Ok(answer)) => Ok(answer.into_inner()),
-                Ok(Err(status)) => Err(meaning(&status)),
-                Err(_) => Err(LinkError::Unavailable(format!(
-                    "no answer within {} s",
-                    self.deadline.as_secs()
-                ))),
-            }
-        };
+        let once = || within(self.deadline, call());
         let backoff = ExponentialBuilder::new()
             .with_min_delay(Duration::from_millis(500))
             .with_max_delay(Duration::from_secs(5))
@@ -119,6 +125,29 @@ impl GrpcLink {
             .sleep(tokio::time::sleep)
             .when(|error| matches!(error, LinkError::Unavailable(_)))
             .await
+    }
+
+    /// Makes a poll that the server may keep open, once: what to do when it breaks off is for the agent to say.
+    async fn poll_held(&self, question: Question<'_>) -> Result<PollResponse, LinkError> {
+        let deadline = question.hold.saturating_add(GRACE);
+        let request = self.request_within(wire::poll_request(question), deadline);
+        let mut client = self.client.clone();
+        within(deadline, client.poll(request)).await
+    }
+}
+
+/// Waits for an answer. The server is told the deadline, and we do not rely on its keeping it.
+async fn within<A>(
+    deadline: Duration,
+    call: impl Future<Output = Result<Response<A>, Status>>,
+) -> Result<A, LinkError> {
+    match tokio::time::timeout(deadline, call).await {
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
+        Ok(Err(status)) => Err(meaning(&status)),
+        Err(_) => Err(LinkError::Unavailable(format!(
+            "no answer within {} s",
+            deadline.as_secs()
+        ))),
     }
 }
 
@@ -137,6 +166,9 @@ impl Link for GrpcLink {
     }
 
     async fn poll(&self, question: Question<'_>) -> Result<Answer, LinkError> {
+        if !question.hold.is_zero() {
+            return wire::answer(self.poll_held(question).await?);
+        }
         let message = wire::poll_request(question);
         let answer = self
             .call(|| {
@@ -212,6 +244,9 @@ fn meaning(status: &Status) -> LinkError {
         Some(source) => whole(source),
         None => status.message().to_owned(),
     };
+    if let Some(again) = pushback(status) {
+        return LinkError::Busy { again, why: text };
+    }
     match status.code() {
         Code::Unauthenticated | Code::PermissionDenied => LinkError::Denied(text),
         Code::InvalidArgument
@@ -232,6 +267,16 @@ fn meaning(status: &Status) -> LinkError {
     }
 }
 
+/// After what time a server that has too much to do wants to be asked again. A value that makes no sense is none.
+fn pushback(status: &Status) -> Option<Duration> {
+    if !matches!(status.code(), Code::Unavailable | Code::ResourceExhausted) {
+        return None;
+    }
+    let value = status.metadata().get(PUSHBACK)?.to_str().ok()?;
+    let again = Duration::from_millis(value.parse().ok()?);
+    Some(again.min(LONGEST_PUSHBACK))
+}
+
 /// The error with its causes. Errors of the transport repeat their causes; here each is said once.
 fn whole(error: &(dyn Error + 'static)) -> String {
     let mut said = error.to_string();
@@ -244,4 +289,41 @@ fn whole(error: &(dyn Error + 'static)) -> String {
         cause = error.source();
     }
     said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn busy(code: Code, value: &str) -> LinkError {
+        let mut status = Status::new(code, "too much to do");
+        let value = AsciiMetadataValue::try_from(value).unwrap();
+        status.metadata_mut().insert(PUSHBACK, value);
+        meaning(&status)
+    }
+
+    #[test]
+    fn a_server_that_says_when_to_ask_again_is_busy_and_not_away() {
+        for code in [Code::Unavailable, Code::ResourceExhausted] {
+            let LinkError::Busy { again, why } = busy(code, "1500") else {
+                panic!("busy")
+            };
+            assert_eq!(again, Duration::from_millis(1_500));
+            assert_eq!(why, "too much to do");
+        }
+        let LinkError::Busy { again, .. } = busy(Code::Unavailable, "99999999999") else {
+            panic!("busy")
+        };
+        assert_eq!(again, LONGEST_PUSHBACK);
+    }
+
+    #[test]
+    fn a_time_that_makes_no_sense_is_none() {
+        for value in ["", "-1", "soon", "1.5", "99999999999999999999999"] {
+            let error = busy(Code::Unavailable, value);
+            assert!(matches!(error, LinkError::Unavailable(_)), "{value}");
+        }
+        let denied = busy(Code::PermissionDenied, "1500");
+        assert!(matches!(denied, LinkError::Denied(_)));
+    }
 }

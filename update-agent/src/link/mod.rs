@@ -31,6 +31,14 @@ pub enum LinkError {
     /// No answer, or one that says to try again.
     #[error("the server cannot be reached: {0}")]
     Unavailable(String),
+    /// The server has too much to do and says when to ask again. In words that do not change with every answer.
+    #[error("the server has too much to do for now")]
+    Busy {
+        /// Not before this time has passed.
+        again: Duration,
+        /// In the server's words.
+        why: String,
+    },
     /// The credential or the join token is not accepted.
     #[error("the server does not accept this node: {0}")]
     Denied(String),
@@ -88,6 +96,10 @@ pub struct Question<'a> {
     pub attempt: Option<(Uuid, u32)>,
     /// Why the node itself does not let a prepared change begin; empty if it does or nothing is to begin.
     pub waiting: &'a str,
+    /// The tag of the decision that the node goes by; 0 if it goes by none.
+    pub tag: u64,
+    /// The server may keep the call open so long, until it has something new to say; zero to be answered at once.
+    pub hold: Duration,
 }
 
 /// The answer to a poll.
@@ -105,6 +117,12 @@ pub struct Answer {
     pub decision: Decision,
     /// A new credential in place of the present one.
     pub credential: Option<Secret>,
+    /// The tag of the decision; 0 from a server that has none.
+    pub tag: u64,
+    /// The next poll may let itself be held so long; zero if it is not to ask for that.
+    pub hold: Duration,
+    /// After losing the connection, come back after a random time up to this.
+    pub spread: Duration,
 }
 
 /// The answer to the question whether to begin.
@@ -122,7 +140,8 @@ pub enum Leave {
     },
 }
 
-/// The way to the server. Calls have deadlines and try again by themselves where that may help.
+/// The way to the server. Calls have deadlines and try again by themselves where that may help. A poll that the server may
+/// keep open has its own deadline and is not tried again by itself.
 #[async_trait::async_trait]
 pub trait Link: Send + Sync {
     /// Makes this machine a node.

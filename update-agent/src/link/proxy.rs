@@ -3,13 +3,20 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use evenkeel_kit::Secret;
+use rustix::net::sockopt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::transport::Uri;
+
+/// After how long without a word it is asked whether the other end is there, how often then, and how many times.
+pub(super) const KEEP_ALIVE_AFTER: Duration = Duration::from_mins(1);
+pub(super) const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
+pub(super) const KEEP_ALIVE_TIMES: u32 = 4;
 
 /// A proxy that answers with more than this is none.
 const MOST_ANSWER: usize = 8 << 10;
@@ -104,7 +111,21 @@ pub async fn connect(proxy: Option<&Proxy>, host: &str, port: u16) -> io::Result
         None => TcpStream::connect((host, port)).await?,
     };
     stream.set_nodelay(true)?;
+    look_after(&stream)?;
     Ok(stream)
+}
+
+/// A poll that is held is silent: what lies on the way must not forget the connection, and its end must be noticed.
+fn look_after(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEP_ALIVE_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE_EVERY)?;
+    sockopt::set_tcp_keepcnt(stream, KEEP_ALIVE_TIMES)?;
+    // The kernel gives up a connection on which nothing arrives any more for as long.
+    let in_all = KEEP_ALIVE_AFTER + KEEP_ALIVE_EVERY * KEEP_ALIVE_TIMES;
+    let millis = u32::try_from(in_all.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(stream, millis)?;
+    Ok(())
 }
 
 /// A host as it stands in an address: an IPv6 address has brackets there and nowhere else.

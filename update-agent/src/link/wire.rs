@@ -68,20 +68,25 @@ pub(super) fn poll_request(question: Question<'_>) -> pb::PollRequest {
         }),
         packages: question.packages.unwrap_or_default().to_owned(),
         waiting: question.waiting.to_owned(),
+        decision_tag: question.tag,
+        may_hold_millis: u32::try_from(question.hold.as_millis()).unwrap_or(u32::MAX),
     }
 }
 
 pub(super) fn answer(answer: pb::PollResponse) -> Result<Answer, LinkError> {
-    let next_poll = Duration::from_millis(answer.next_poll_millis.into());
+    let millis = |millis: u32| Duration::from_millis(millis.into());
     Ok(Answer {
         want_facts: answer.want_facts,
         want_packages: answer.want_packages,
         now: answer.now.and_then(instant),
-        next_poll: next_poll.max(SHORTEST),
+        next_poll: millis(answer.next_poll_millis).max(SHORTEST),
         decision: decision(answer.decision.unwrap_or_default())?,
         credential: Some(answer.credential)
             .filter(|text| !text.is_empty())
             .map(Secret::new),
+        tag: answer.decision_tag,
+        hold: millis(answer.hold_millis),
+        spread: millis(answer.spread_millis),
     })
 }
 

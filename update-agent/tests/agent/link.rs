@@ -44,6 +44,8 @@ fn question(facts: &Facts, whole: bool) -> Question<'_> {
         packages: None,
         attempt: None,
         waiting: "",
+        tag: 0,
+        hold: Duration::ZERO,
     }
 }
 
@@ -217,6 +219,63 @@ async fn a_server_that_is_busy_is_asked_again() {
     server.brain.lock().unwrap().unavailable = 1;
     link.poll(question(&Facts::default(), false)).await.unwrap();
     assert_eq!(server.brain.lock().unwrap().calls, ["poll", "poll"]);
+}
+
+#[tokio::test]
+async fn a_server_that_says_when_to_ask_again_is_not_asked_before() {
+    let server = TestServer::on_loopback().await;
+    let link = trusting(&server).await;
+    link.renew(&Secret::new("first-credential")).unwrap();
+    {
+        let mut brain = server.brain.lock().unwrap();
+        brain.unavailable = 1;
+        brain.pushback = Some("90000");
+    }
+    let facts = Facts::default();
+    let error = link.poll(question(&facts, false)).await.unwrap_err();
+    let LinkError::Busy { again, why } = error else {
+        panic!("{error}")
+    };
+    assert_eq!(again, Duration::from_secs(90));
+    assert_eq!(why, "not just now");
+    assert_eq!(server.brain.lock().unwrap().calls, ["poll"]);
+}
+
+#[tokio::test]
+async fn how_a_poll_may_be_held_crosses_the_wire_and_it_has_time_of_its_own() {
+    let server = TestServer::on_loopback().await;
+    let trust = Trust::Ca(server.ca_pem.clone());
+    // No call that is not held would come back in time.
+    let link = GrpcLink::new(&server.url(), &trust, None, Duration::ZERO).unwrap();
+    link.renew(&Secret::new("first-credential")).unwrap();
+    server.brain.lock().unwrap().terms = (u64::MAX, 300_000, 40_000);
+    let facts = Facts::default();
+    let held = Question {
+        tag: 7,
+        hold: Duration::from_millis(2_500),
+        ..question(&facts, false)
+    };
+    let answer = link.poll(held).await.unwrap();
+    assert_eq!(server.brain.lock().unwrap().holds, [(7, 2_500)]);
+    assert_eq!(answer.tag, u64::MAX);
+    assert_eq!(answer.hold, Duration::from_mins(5));
+    assert_eq!(answer.spread, Duration::from_secs(40));
+}
+
+#[tokio::test]
+async fn a_held_poll_that_breaks_off_is_not_made_again_by_itself() {
+    let server = TestServer::on_loopback().await;
+    let link = trusting(&server).await;
+    link.renew(&Secret::new("first-credential")).unwrap();
+    server.brain.lock().unwrap().unavailable = 1;
+    let facts = Facts::default();
+    let held = Question {
+        hold: Duration::from_mins(5),
+        ..question(&facts, false)
+    };
+    let error = link.poll(held).await.unwrap_err();
+    assert!(matches!(error, LinkError::Unavailable(_)), "{error}");
+    assert_eq!(server.brain.lock().unwrap().calls, ["poll"]);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The whole agent, from the server's word to the package, with one of its doors replaced: the system below it
-//! (`alone`, `attempts`, `doctor`, `facts`, `history`, `plan`, `reboot`, `resume`, `waiting`, `watchdog`) or nothing but
-//! the machine at the other end of the wire (`link`, `proxy`).
+//! (`alone`, `attempts`, `doctor`, `facts`, `held`, `history`, `plan`, `reboot`, `resume`, `waiting`, `watchdog`) or
+//! nothing but the machine at the other end of the wire (`link`, `proxy`).
 
 #![expect(
     clippy::unwrap_used,
@@ -11,6 +11,7 @@ mod alone;
 mod attempts;
 mod doctor;
 mod facts;
+mod held;
 mod history;
 mod link;
 mod plan;

@@ -27,6 +27,8 @@ async fn poll(server: &TestServer, trust: &Trust, proxy: &Proxy) -> Result<(), L
         packages: None,
         attempt: None,
         waiting: "",
+        tag: 0,
+        hold: Duration::ZERO,
     };
     link.poll(question).await.map(|_| ())
 }

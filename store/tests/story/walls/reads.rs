@@ -37,6 +37,7 @@ macro_rules! tell {
 pub async fn all(tx: &Tx, of: &Of) -> Told {
     let mut all = machines(tx, of).await;
     all.extend(runners(tx, of).await);
+    all.extend(batches(tx, of).await);
     all.extend(catalogue(tx, of).await);
     all.extend(first_day(tx, of).await);
     all.extend(references(tx, of).await);
@@ -87,6 +88,7 @@ async fn runners(tx: &Tx, of: &Of) -> Told {
         instances::find_many => (tx, &[instance]);
         instances::find_with_host => (tx, instance);
         instances::find_with_hosts => (tx, &[instance]);
+        instances::find_whole => (tx, instance);
         nodes::find => (tx, instance);
         nodes::read => (tx, machine);
         nodes::lock => (tx, host);
@@ -94,6 +96,23 @@ async fn runners(tx: &Tx, of: &Of) -> Told {
         nodes::find_by_host => (tx, host);
         contacts::last => (tx, instance);
     }
+}
+
+/// What is told of many at once, each for itself.
+async fn batches(tx: &Tx, of: &Of) -> Told {
+    let about = About::node(&of.host, &of.node);
+    let briefs = nodes::briefs(tx, &[Machine::Host(of.host.id)]).await;
+    let worlds = decisions::worlds(tx, &[about], &Horizon::default(), NOON).await;
+    let all = [
+        ("nodes::briefs", told(only(briefs))),
+        ("decisions::worlds", told(only(worlds))),
+    ];
+    all.map(|(name, told)| (name.to_owned(), told)).into()
+}
+
+/// What is told of the only one.
+fn only<T>(of: Result<Vec<Result<T, StoreError>>, StoreError>) -> Result<T, StoreError> {
+    of.and_then(|mut of| of.pop().expect("one was asked for"))
 }
 
 async fn catalogue(tx: &Tx, of: &Of) -> Told {
@@ -149,7 +168,7 @@ async fn references(tx: &Tx, of: &Of) -> Told {
 }
 
 async fn wishes(tx: &Tx, of: &Of) -> Told {
-    let (instance, about) = (of.instance.id, About::node(&of.host, &of.node));
+    let instance = of.instance.id;
     let (single, again) = (of.single.id, of.repeated.id);
     let (horizon, look) = (Horizon::default(), Reading::Look(NOON));
     tell! {
@@ -162,7 +181,6 @@ async fn wishes(tx: &Tx, of: &Of) -> Told {
         schedules::find_many => (tx, &[single]);
         schedules::repeated::find => (tx, again);
         schedules::repeated::find_many => (tx, &[again]);
-        decisions::worlds => (tx, &[about], &horizon, NOON);
         decisions::world => (tx, &of.host, &of.node, &horizon, look);
         decisions::applied => (tx, &of.host, &of.instance);
     }

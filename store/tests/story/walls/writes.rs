@@ -19,7 +19,7 @@ use evenkeel_domain::text::Name;
 use evenkeel_store::assignments::Resumption;
 use evenkeel_store::hosts::{HostChange, Joining};
 use evenkeel_store::instances::InstanceChange;
-use evenkeel_store::runs::Subject;
+use evenkeel_store::runs::{Subject, Together};
 use evenkeel_store::schedules::repeated;
 use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::{
@@ -260,6 +260,16 @@ async fn history(name: &str, tx: &Tx, of: &Of) -> Done {
         "runs::advance" => runs::advance(tx, run, &looks, &patience, NOON)
             .await
             .map(drop),
+        "runs::advance_by" => {
+            let together = Together {
+                first: &looks,
+                rest: &[],
+                patience: &patience,
+                now: NOON,
+            };
+            let moved = runs::advance_by(tx, run, &together, &mut |_| {}).await;
+            moved.map(drop)
+        }
         "runs::grant" => runs::grant(tx, &of.run, Some(Scope::Project), NOON).await,
         "runs::delete" => runs::delete(tx, of.run.id).await,
         "contents::put" => contents::put(tx, &[7; 32], "other", NOON).await,

@@ -52,6 +52,7 @@ fn advice(error: &LinkError) -> &'static str {
             "look at the network, the name service, the firewall and `proxy` in the configuration; what is prepared \
              begins without the server if it gave leave ahead"
         }
+        LinkError::Busy { .. } => "wait a while, and look at the server if it lasts",
         LinkError::Denied(_) => {
             "the credential is not accepted: enrol again, and ask who runs the server whether this host is still trusted"
         }

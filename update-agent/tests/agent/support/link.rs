@@ -1,6 +1,7 @@
 //! A server without a wire.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use evenkeel_update_agent::journal::Entry;
 use evenkeel_update_agent::link::{Answer, Applicant, Enrolled, Leave, Link, LinkError, Question};
 use evenkeel_update_agent::model::{Act, Decision, Event, News, Target};
 use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
 use uuid::Uuid;
 
 /// Whether the server can be reached.
@@ -28,6 +30,10 @@ pub enum Presence {
 
 /// What the server wants, what it was told, and how it misbehaves.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a way of its own to misbehave, and goes with any of the others"
+)]
 pub struct World {
     pub target: Option<Target>,
     /// Whether a window is open.
@@ -67,6 +73,23 @@ pub struct World {
     pub begins: u32,
     /// When the leave that it gives ends.
     pub before: Option<DateTime<Utc>>,
+    /// Polls may be held so long; zero from a server that knows nothing of that.
+    pub hold: Duration,
+    /// After losing the connection nodes come back over so long a time.
+    pub spread: Duration,
+    /// It never answers a poll that it holds: the connection is gone, and nobody said so.
+    pub is_deaf: bool,
+    /// It answers polls at once that it might hold.
+    pub declines: bool,
+    /// It has too much to do, and wants to be asked again after this time.
+    pub busy: Option<Duration>,
+    /// How long each poll might be held.
+    pub holds: Vec<Duration>,
+    /// When each poll came, since the first one.
+    pub times: Vec<Duration>,
+    first: Option<tokio::time::Instant>,
+    /// Wakes the polls that are held.
+    pub changed: Arc<Notify>,
 }
 
 impl World {
@@ -83,6 +106,10 @@ impl World {
     }
 
     fn reach(&self) -> Result<(), LinkError> {
+        if let Some(again) = self.busy {
+            let why = "too much to do".into();
+            return Err(LinkError::Busy { again, why });
+        }
         match self.presence {
             Presence::Here | Presence::Leaving => Ok(()),
             Presence::Away => Err(LinkError::Unavailable("nobody is there".into())),
@@ -95,6 +122,73 @@ impl World {
         let told = self.facts.as_ref().and_then(|facts| facts.packages_digest);
         let has = self.packages.as_ref();
         told.is_some() && told != has.map(|text| Sha256::digest(text).into())
+    }
+
+    /// As the real one: the same for the same decision.
+    fn tag(&self, attempt: Option<Uuid>) -> u64 {
+        if self.hold.is_zero() {
+            return 0;
+        }
+        let mut hasher = DefaultHasher::new();
+        format!("{:?} {:?}", self.decide(attempt), self.grant).hash(&mut hasher);
+        hasher.finish().max(1)
+    }
+
+    /// A poll comes in.
+    fn arrive(&mut self, question: &Question<'_>) -> Result<(), LinkError> {
+        self.polls += 1;
+        self.holds.push(question.hold);
+        let now = tokio::time::Instant::now();
+        let first = *self.first.get_or_insert(now);
+        self.times.push(now - first);
+        self.reach()?;
+        self.waiting.push(question.waiting.to_owned());
+        if self.silent_polls > 0 {
+            self.silent_polls -= 1;
+            return Err(LinkError::Unavailable("nobody is there".into()));
+        }
+        if question.whole {
+            self.facts = Some(question.facts.clone());
+        }
+        if let Some(packages) = question.packages {
+            self.packages = Some(packages.to_owned());
+            self.lists += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether it has nothing to say to a poll that it may hold.
+    fn is_silent(&self, question: &Question<'_>) -> Result<bool, LinkError> {
+        if self.is_deaf {
+            return Ok(true);
+        }
+        self.reach()?;
+        let tag = self.tag(question.attempt.map(|(id, _)| id));
+        Ok(!self.declines && tag != 0 && tag == question.tag)
+    }
+
+    fn answer(&mut self, question: &Question<'_>) -> Answer {
+        let attempt = question.attempt.map(|(id, _)| id);
+        let (act, tag) = (self.decide(attempt), self.tag(attempt));
+        if self.presence == Presence::Leaving {
+            self.presence = Presence::Away;
+        }
+        Answer {
+            want_facts: self.facts.as_ref() != Some(question.facts),
+            want_packages: self.wants_packages(),
+            now: self.now,
+            next_poll: Duration::from_mins(1),
+            decision: Decision {
+                act,
+                reason: "the test wants it so".into(),
+                next: None,
+                grant: self.grant.clone(),
+            },
+            credential: self.renewal.take().map(Secret::new),
+            tag,
+            hold: self.hold,
+            spread: self.spread,
+        }
     }
 
     fn decide(&self, attempt: Option<Uuid>) -> Act {
@@ -123,6 +217,35 @@ impl World {
 #[derive(Clone, Debug, Default)]
 pub struct FakeLink(pub Arc<Mutex<World>>);
 
+impl FakeLink {
+    /// Keeps a poll open until its time is over, or there is something else to say or nobody any more to say it.
+    async fn keep(&self, question: &Question<'_>) -> Result<(), LinkError> {
+        let end = tokio::time::Instant::now() + question.hold;
+        loop {
+            let changed = Arc::clone(&self.0.lock().unwrap().changed);
+            let changed = changed.notified();
+            let is_deaf = {
+                let world = self.0.lock().unwrap();
+                if !world.is_silent(question)? {
+                    return Ok(());
+                }
+                world.is_deaf
+            };
+            tokio::select! {
+                () = changed => {}
+                () = tokio::time::sleep_until(end), if !is_deaf => return Ok(()),
+            }
+        }
+    }
+
+    /// Changes what is so, and polls that are held hear of it.
+    pub fn change(&self, change: impl FnOnce(&mut World)) {
+        let mut world = self.0.lock().unwrap();
+        change(&mut world);
+        world.changed.notify_waiters();
+    }
+}
+
 #[async_trait::async_trait]
 impl Link for FakeLink {
     async fn enroll(&self, _applicant: &Applicant) -> Result<Enrolled, LinkError> {
@@ -130,39 +253,11 @@ impl Link for FakeLink {
     }
 
     async fn poll(&self, question: Question<'_>) -> Result<Answer, LinkError> {
-        let mut world = self.0.lock().unwrap();
-        world.polls += 1;
-        world.reach()?;
-        let facts = question.facts;
-        world.waiting.push(question.waiting.to_owned());
-        if world.silent_polls > 0 {
-            world.silent_polls -= 1;
-            return Err(LinkError::Unavailable("nobody is there".into()));
+        self.0.lock().unwrap().arrive(&question)?;
+        if !question.hold.is_zero() {
+            self.keep(&question).await?;
         }
-        if question.whole {
-            world.facts = Some(facts.clone());
-        }
-        if let Some(packages) = question.packages {
-            world.packages = Some(packages.to_owned());
-            world.lists += 1;
-        }
-        let act = world.decide(question.attempt.map(|(id, _)| id));
-        if world.presence == Presence::Leaving {
-            world.presence = Presence::Away;
-        }
-        Ok(Answer {
-            want_facts: world.facts.as_ref() != Some(facts),
-            want_packages: world.wants_packages(),
-            now: world.now,
-            next_poll: Duration::from_mins(1),
-            decision: Decision {
-                act,
-                reason: "the test wants it so".into(),
-                next: None,
-                grant: world.grant.clone(),
-            },
-            credential: world.renewal.take().map(Secret::new),
-        })
+        Ok(self.0.lock().unwrap().answer(&question))
     }
 
     async fn begin(&self, entry: &Entry) -> Result<Leave, LinkError> {

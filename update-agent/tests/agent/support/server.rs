@@ -42,6 +42,12 @@ pub struct Brain {
     pub enrolled: Option<pb::EnrollRequest>,
     /// So many calls are answered with UNAVAILABLE.
     pub unavailable: u32,
+    /// The same, and with this they say when to ask again.
+    pub pushback: Option<&'static str>,
+    /// The tag of each poll, and for how many milliseconds it may be held.
+    pub holds: Vec<(u64, u32)>,
+    /// What it says of holds: the tag, and in milliseconds the next hold and the spread.
+    pub terms: (u64, u32, u32),
     /// Calls are never answered.
     pub mute: bool,
     /// Every call, by name.
@@ -62,6 +68,9 @@ impl Default for Brain {
             waiting: String::new(),
             enrolled: None,
             unavailable: 0,
+            pushback: None,
+            holds: Vec::new(),
+            terms: (0, 0, 0),
             mute: false,
             calls: Vec::new(),
         }
@@ -137,7 +146,14 @@ impl Double {
             brain.calls.push(call);
             if brain.unavailable > 0 {
                 brain.unavailable -= 1;
-                return Err(Status::unavailable("not just now"));
+                let mut status = Status::unavailable("not just now");
+                if let Some(again) = brain.pushback {
+                    let again = again.parse().unwrap();
+                    status
+                        .metadata_mut()
+                        .insert("grpc-retry-pushback-ms", again);
+                }
+                return Err(status);
             }
             brain.mute
         };
@@ -186,6 +202,10 @@ impl AgentService for Double {
         let request = self.enter_as_node("poll", request).await?;
         let mut brain = self.0.lock().unwrap();
         brain.waiting = request.waiting;
+        brain
+            .holds
+            .push((request.decision_tag, request.may_hold_millis));
+        let (decision_tag, hold_millis, spread_millis) = brain.terms;
         if let Some(facts) = request.facts {
             brain.facts = Some(facts);
         }
@@ -212,6 +232,9 @@ impl AgentService for Double {
             }),
             credential,
             want_packages,
+            decision_tag,
+            hold_millis,
+            spread_millis,
         }))
     }
 

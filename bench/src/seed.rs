@@ -1,4 +1,7 @@
-//! A fleet in a database: hosts with an instance, a policy and a window to come, and nodes that said their facts.
+//! A fleet in a database: hosts with an instance, a policy and a window to come, and nodes that said their facts. A large
+//! one is filled quickly, with copies.
+
+use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_auth::Authority;
@@ -12,15 +15,43 @@ use evenkeel_domain::policy::{PolicySpec, Wish};
 use evenkeel_domain::schedule::{ScheduleStatus, ScheduleTarget, SingleSpec};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
+use evenkeel_kit::{Clock, SystemClock};
 use evenkeel_proto::agent::PollRequest;
+use evenkeel_store::testing::fill::{self, Filled, Size};
 use evenkeel_store::{
-    Store, Tx, assignments, hosts, instances, nodes, os_profiles, policies, schedules,
+    Store, StoreOptions, Tx, assignments, hosts, instances, nodes, os_profiles, policies, projects,
+    schedules,
 };
 
 use crate::load::Node;
+use crate::station::Station;
 
 /// How many hosts one transaction makes.
 const BATCH: usize = 500;
+
+/// Fills the project that the first start of the server made with copies of one host: whole, with hardware and runs, or as
+/// much of them as polls ask for.
+pub async fn filled(
+    station: &Station,
+    size: Size,
+    whole: bool,
+) -> anyhow::Result<(Store, TenantId, Filled)> {
+    let options = StoreOptions {
+        statement_timeout: Duration::from_mins(10),
+        ..StoreOptions::default()
+    };
+    let store = Store::connect(&station.database(), options).await?;
+    let now = SystemClock.now();
+    let tx = store.fleet().await?;
+    let (project, _) = projects::ensure_default(&tx, now).await?;
+    drop(tx);
+    let filled = if whole {
+        fill::project(&store, project.id, size, now).await?
+    } else {
+        fill::nodes(&store, project.id, size, now).await?
+    };
+    Ok((store, project.id, filled))
+}
 
 /// Fills a project with hosts, and gives the nodes that poll for them.
 pub async fn seed(

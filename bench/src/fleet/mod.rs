@@ -1,0 +1,455 @@
+//! A fleet of simulated nodes, of ours and of the ancestor's, that call a real server over real TLS as they really do: each
+//! at its own instants, whether the calls before were answered or not.
+//!
+//! The server, Postgres and the drivers are processes of their own, so that what each costs is counted apart. A latency
+//! counts from the instant at which the call was planned.
+
+mod connect;
+mod curve;
+pub mod drive;
+mod drivers;
+mod first;
+mod held;
+mod histogram;
+mod lines;
+mod node;
+mod plan;
+mod report;
+mod roster;
+mod scrape;
+mod storm;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::ensure;
+use evenkeel_auth::CertificateAuthority;
+
+use crate::echo::{self, Answers};
+use crate::measure::{Meter, as_f64, rss_of_mib};
+use crate::report::{EchoFigures, each, millis, remark, tidy};
+use crate::station::Station;
+use drivers::{Drivers, Share, Slice};
+use plan::{Order, Plan};
+use report::Report;
+use roster::{Numbers, Roster};
+use scrape::Scrape;
+
+/// Open files of the server that are no connections of nodes.
+const FILES: u64 = 300;
+
+/// How many nodes one driver has, unless it is said how many drivers there are.
+const NODES_EACH: u32 = 50_000;
+
+/// The longest that is measured for the comparison with the echo.
+const LONGEST_ECHO: Duration = Duration::from_secs(30);
+
+/// How the fleet is.
+#[derive(Debug, clap::Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
+pub struct Args {
+    /// Nodes that call.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    nodes: u32,
+    /// Registered hosts, if there are more than those that call.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=2_000_000))]
+    registered: Option<u32>,
+    /// How long a node waits between two calls: ours within a tenth more or less, the ancestor's exactly.
+    #[arg(long, default_value = "20s", value_parser = humantime::parse_duration)]
+    interval: Duration,
+    /// How long is measured, in whole seconds, once every node has called and has its connection.
+    #[arg(long = "for", default_value = "60s", value_parser = humantime::parse_duration)]
+    length: Duration,
+    /// Over TLS. The server's door for nodes has nothing else, so this is so in any case.
+    #[arg(long)]
+    tls: bool,
+    /// Let nodes of ours be held. With --eim 0 that is what an idle fleet costs; there is no comparison with the echo.
+    #[arg(long)]
+    held: bool,
+    /// For how long a node lets itself be held at most.
+    #[arg(long, default_value = "5m", value_parser = humantime::parse_duration)]
+    hold: Duration,
+    /// How many of a hundred nodes speak the protocol of the ancestor's agents.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=100))]
+    eim: u32,
+    /// Connections that a node has for itself and keeps.
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(0..=200_000))]
+    kept: u32,
+    /// Connections that the other nodes share.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    multiplexed: u32,
+    /// In how many of a hundred calls a node has something new to say, in tenths: another boot, or another list of what
+    /// could be updated.
+    #[arg(long, default_value_t = 1.0)]
+    news: f64,
+    /// Let nodes call again when the server says, and not when it was planned.
+    #[arg(long)]
+    obey: bool,
+    /// Processes that drive nodes; one for each 50,000 nodes unless given.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    drivers: Option<u32>,
+    /// Take the policy from all nodes, give them another one, and see when each has it.
+    #[arg(long, requires = "held")]
+    change_policy: bool,
+    /// Let so many nodes of ours begin and finish an attempt within the same second.
+    #[arg(long, default_value_t = 0)]
+    storm: u32,
+    /// Restart the server under its nodes, and print the curve until all calls succeed again.
+    #[arg(long)]
+    restart: bool,
+    /// Leave out the comparison with a bare gRPC echo.
+    #[arg(long)]
+    no_echo: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    fn check(&self) -> anyhow::Result<()> {
+        let registered = self.registered();
+        ensure!(self.nodes <= registered, "--registered: fewer than --nodes");
+        ensure!(
+            Duration::from_millis(100) <= self.interval,
+            "--interval: less than 100ms"
+        );
+        ensure!((0.0..=100.0).contains(&self.news), "--news: from 0 to 100");
+        if !self.tls {
+            remark("over TLS all the same: the server's door for nodes has nothing else");
+        }
+        Ok(())
+    }
+
+    fn registered(&self) -> u32 {
+        self.registered.unwrap_or(self.nodes)
+    }
+
+    fn kept(&self) -> u32 {
+        self.kept.min(self.nodes)
+    }
+
+    fn connections(&self) -> u32 {
+        self.kept() + self.multiplexed
+    }
+
+    fn drivers(&self) -> u32 {
+        let usual = self.nodes.div_ceil(NODES_EACH);
+        self.drivers.unwrap_or(usual).min(self.multiplexed)
+    }
+
+    fn has_echo(&self) -> bool {
+        !self.held && !self.no_echo
+    }
+
+    fn news_per_mille(&self) -> u16 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it was looked at: from 0 to 100"
+        )]
+        let news = (self.news * 10.0).round() as u16;
+        news
+    }
+
+    /// In which every node calls at least once.
+    fn round(&self) -> Duration {
+        self.interval.mul_f64(1.2) + Duration::from_secs(1)
+    }
+
+    /// What each driver is told first.
+    fn plans(
+        &self,
+        address: &str,
+        ca: &CertificateAuthority,
+        (files, news_per_mille): (&[PathBuf], u16),
+    ) -> anyhow::Result<Vec<Plan>> {
+        let shares = drivers::shares(self.drivers(), self.multiplexed, self.kept())?;
+        let parts = (0_u32..).zip(files.iter().zip(shares));
+        let plan = |(part, (nodes, share)): (u32, (&PathBuf, Share))| -> anyhow::Result<Plan> {
+            Ok(Plan {
+                address: address.parse()?,
+                authority: ca.certificate_pem().to_owned(),
+                nodes: nodes.clone(),
+                part,
+                interval_millis: u64::try_from(self.interval.as_millis())?,
+                multiplexed: share.multiplexed,
+                kept: share.kept,
+                connections_before: share.before,
+                news_per_mille,
+                obey: self.obey,
+            })
+        };
+        parts.map(plan).collect()
+    }
+}
+
+/// Runs the benchmark. Fails if a call failed, a change was missed or an attempt was lost.
+pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.check()?;
+    connect::allow_files(u64::from(args.connections()) + FILES)?;
+    let mut bench = Bench::prepare(args).await?;
+    bench.warm_up().await?;
+    bench.measure().await?;
+    bench.compare().await?;
+    bench.disturb().await?;
+    let report = bench.finish().await?;
+    report.print(args.json, args.restart)?;
+    Ok(if report.is_bad() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// A server with its fleet, and what was found so far.
+struct Bench<'a> {
+    args: &'a Args,
+    station: Station,
+    roster: Roster,
+    files: Vec<PathBuf>,
+    answers: Answers,
+    drivers: Drivers,
+    report: Report,
+}
+
+impl<'a> Bench<'a> {
+    /// Fills a database, starts the server on it, and starts the drivers.
+    async fn prepare(args: &'a Args) -> anyhow::Result<Self> {
+        let interval = args.interval.as_millis();
+        let settings = format!("[maintenance_manager]\npoll_interval = \"{interval}ms\"\n");
+        let mut station = Station::start(&settings).await?;
+        // What is filled in while nobody looks is as if it had always been there.
+        station.halt().await?;
+        let numbers = Numbers {
+            registered: args.registered(),
+            nodes: args.nodes,
+            eim: args.eim,
+        };
+        remark(&format!("making {} hosts", numbers.registered));
+        let roster = Roster::make(&station, numbers).await?;
+        let files = roster.write(&station, args.drivers())?;
+        let nodes = files.first().map_or(Path::new(""), PathBuf::as_path);
+        let (first, answers) = first::answer(&mut station, nodes).await?;
+        remark(&format!(
+            "the first answer after {:.2} s",
+            first.as_secs_f64()
+        ));
+        let (ca, address) = (station.authority()?, station.address("southbound")?);
+        let plans = args.plans(address, &ca, (&files, args.news_per_mille()))?;
+        let drivers = Drivers::start(&plans).await?;
+        let report = Report {
+            hosts: args.registered(),
+            nodes: args.nodes,
+            connections: args.connections(),
+            kept_connections: args.kept(),
+            interval_s: args.interval.as_secs_f64(),
+            first_answer_s: tidy(first.as_secs_f64()),
+            ..Report::default()
+        };
+        Ok(Self {
+            args,
+            station,
+            roster,
+            files,
+            answers,
+            drivers,
+            report,
+        })
+    }
+
+    /// Every node calls over the shared connections, and then over its own if it has one.
+    async fn warm_up(&mut self) -> anyhow::Result<()> {
+        remark("every node calls over shared connections");
+        self.drivers.begin().await?;
+        self.drivers.listen(self.args.round()).await?;
+        let shared = rss_of_mib(self.station.server());
+        self.report.vm_rss_mib_server_multiplexed = tidy(shared);
+        remark(&format!("opening {} connections", self.args.kept()));
+        self.drivers.keep().await?;
+        if self.args.held {
+            let millis = u32::try_from(self.args.hold.as_millis())?;
+            self.drivers.order(&Order::Hold { millis }).await?;
+        }
+        self.drivers.listen(self.args.round()).await
+    }
+
+    async fn measure(&mut self) -> anyhow::Result<()> {
+        remark("measuring");
+        let before = Scrape::of(&self.station).await?;
+        let slice = self.slice(self.args.length).await?;
+        let after = Scrape::of(&self.station).await?;
+        self.note_calls(&slice);
+        self.note_memory(&after);
+        self.report.hits_share = hits(&before, &after).map(tidy);
+        let held = after.value("evenkeel_held_polls", "");
+        self.report.held = held.map_or(u64::from(self.drivers.held()), whole);
+        self.report.curve = curve::curve(&self.drivers, slice.seconds.clone(), slice.seconds.start);
+        if self.args.has_echo() && self.args.news_per_mille() == 0 {
+            self.report.cpu_us_per_quiet_poll_server = Some(self.report.cpu_us_per_poll_server);
+        }
+        Ok(())
+    }
+
+    async fn slice(&mut self, length: Duration) -> anyhow::Result<Slice> {
+        let station = &self.station;
+        let begin = || {
+            let (server, postgres) = station.meters();
+            vec![server, postgres]
+        };
+        self.drivers.measure(length, begin).await
+    }
+
+    fn note_calls(&mut self, slice: &Slice) {
+        let (report, all) = (&mut self.report, &slice.all);
+        let polls = usize::try_from(all.ok.max(1)).unwrap_or(usize::MAX);
+        let nodes = f64::from(self.args.nodes);
+        let spent = (slice.spent(0) + slice.spent(1)).as_secs_f64() * 1e6;
+        let latency = |share| all.latencies.percentile(share).map(millis);
+        report.measured_s = slice.length();
+        report.polls_per_second = tidy(as_f64(all.ok) / slice.length());
+        report.p50_ms = latency(0.5);
+        report.p99_ms = latency(0.99);
+        report.p99_9_ms = latency(0.999);
+        report.errors = all.failed;
+        report.refused = all.refused;
+        report.news = all.news;
+        report.cpu_us_per_poll_server = each(slice.spent(0), polls);
+        report.cpu_us_per_poll_postgres = each(slice.spent(1), polls);
+        report.cpu_us_per_poll_drivers = each(slice.drivers, polls);
+        report.cpu_us_per_node_minute = tidy(spent / nodes / (slice.length() / 60.0));
+    }
+
+    fn note_memory(&mut self, metrics: &Scrape) {
+        let report = &mut self.report;
+        let (server, postgres) = self.station.meters();
+        report.rss_mib_server = tidy(server.rss_mib());
+        report.rss_mib_postgres = tidy(postgres.rss_mib());
+        report.vm_rss_mib_server = tidy(rss_of_mib(self.station.server()));
+        let grown = report.vm_rss_mib_server - report.vm_rss_mib_server_multiplexed;
+        let kept = f64::from(report.kept_connections);
+        report.kib_per_kept_connection = (0.0 < kept).then(|| tidy(grown * 1_024.0 / kept));
+        let bytes = metrics.value("evenkeel_view_bytes", "");
+        let nodes = metrics.value("evenkeel_view_nodes", "");
+        let each = bytes.zip(nodes.filter(|nodes| 0.0 < *nodes));
+        report.bytes_per_node = each.map(|(bytes, nodes)| tidy(bytes / nodes));
+    }
+
+    /// What a poll without news costs, for the comparison with the echo.
+    async fn compare(&mut self) -> anyhow::Result<()> {
+        if !self.args.has_echo() || self.report.cpu_us_per_quiet_poll_server.is_some() {
+            return Ok(());
+        }
+        remark("measuring without news");
+        self.drivers.order(&Order::Quiet).await?;
+        self.drivers.listen(self.args.round()).await?;
+        let slice = self.slice(self.args.length.min(LONGEST_ECHO)).await?;
+        let polls = usize::try_from(slice.all.ok.max(1))?;
+        self.report.cpu_us_per_quiet_poll_server = Some(each(slice.spent(0), polls));
+        Ok(())
+    }
+
+    /// What else was asked for: a change, a storm, a restart.
+    async fn disturb(&mut self) -> anyhow::Result<()> {
+        if self.args.change_policy {
+            let own = u64::try_from(self.roster.own().count())?;
+            let patience = self.args.round() + Duration::from_secs(30);
+            let changed = held::change(&self.station, &mut self.drivers, own, patience).await?;
+            self.report.change_p50_ms = changed.latencies.percentile(0.5).map(millis);
+            self.report.change_p99_ms = changed.latencies.percentile(0.99).map(millis);
+            self.report.change_missed = Some(changed.missed);
+        }
+        if 0 < self.args.storm {
+            let count = self.args.storm;
+            let stormed = storm::storm(&self.station, &mut self.drivers, &self.roster, count);
+            let stormed = stormed.await?;
+            self.report.reports_p99_ms = stormed.reports.percentile(0.99).map(millis);
+            self.report.lost = Some(stormed.lost);
+        }
+        if self.args.restart {
+            let interval = self.args.interval;
+            let restarted = curve::restart(&mut self.station, &mut self.drivers, interval).await?;
+            self.report.recovered_s = restarted.recovered_s;
+            self.report.curve = restarted.curve;
+        }
+        Ok(())
+    }
+
+    /// Stops everything, and lets the same nodes call the echo.
+    async fn finish(self) -> anyhow::Result<Report> {
+        let Self {
+            args,
+            station,
+            files,
+            answers,
+            drivers,
+            mut report,
+            ..
+        } = self;
+        drop(drivers);
+        let ca = station.authority()?;
+        let folder = station.stop().await;
+        if args.has_echo() {
+            remark("measuring the echo");
+            let echo = echoed(args, folder.path(), &ca, (&files, &answers)).await?;
+            let quiet = report.cpu_us_per_quiet_poll_server;
+            let cost = echo.cpu_us_per_poll_server.max(1e-9);
+            report.cpu_of_echo_ratio = quiet.map(|quiet| tidy(quiet / cost));
+            report.echo = Some(echo);
+        }
+        Ok(report)
+    }
+}
+
+/// The same nodes over as many connections, answered by a bare echo.
+async fn echoed(
+    args: &Args,
+    folder: &Path,
+    ca: &CertificateAuthority,
+    (files, answers): (&[PathBuf], &Answers),
+) -> anyhow::Result<EchoFigures> {
+    let (echo, address) = echo::start(folder, ca, answers).await?;
+    let plans = args.plans(&address, ca, (files, 0))?;
+    let mut drivers = Drivers::start(&plans).await?;
+    drivers.keep().await?;
+    drivers.begin().await?;
+    drivers.listen(args.round()).await?;
+    let begin = || vec![Meter::start(vec![echo.pid()])];
+    let slice = drivers
+        .measure(args.length.min(LONGEST_ECHO), begin)
+        .await?;
+    let polls = usize::try_from(slice.all.ok.max(1))?;
+    let latency = |share| slice.all.latencies.percentile(share).map_or(0.0, millis);
+    Ok(EchoFigures {
+        polls_per_second: tidy(as_f64(slice.all.ok) / slice.length()),
+        p50_ms: latency(0.5),
+        p99_ms: latency(0.99),
+        errors: slice.all.failed + slice.all.refused,
+        cpu_us_per_poll_server: each(slice.spent(0), polls),
+        rss_mib_server: tidy(Meter::start(vec![echo.pid()]).rss_mib()),
+    })
+}
+
+/// The share of the polls between two looks that were answered from memory.
+fn hits(before: &Scrape, after: &Scrape) -> Option<f64> {
+    let polls = |label| {
+        let earlier = before.value("evenkeel_polls_total", label).unwrap_or(0.0);
+        Some(after.value("evenkeel_polls_total", label)? - earlier)
+    };
+    let all = polls("").filter(|all| 0.0 < *all)?;
+    Some(polls("kind=\"hit\"").unwrap_or(0.0) / all)
+}
+
+/// A count that was told as a number with places.
+fn whole(count: f64) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it saturates, and a count is not negative"
+    )]
+    let count = count as u64;
+    count
+}

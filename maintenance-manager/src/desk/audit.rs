@@ -1,0 +1,71 @@
+//! Looks again at some of what is answered from memory: that the database would have said the same is no hope but counted.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use evenkeel_kit::Lifecycle;
+
+use super::{Case, Desk, Looked};
+use crate::view::{Answer, Hit, Recall, Who};
+
+impl Desk {
+    /// Looks again at one of so many answers. If it is each of them, the answer waits for that.
+    pub(super) async fn audit_some(&self, case: &Case, hit: &Hit) {
+        let every = u64::from(self.0.settings.view.audit_every);
+        if every == 0
+            || !self
+                .0
+                .hits
+                .fetch_add(1, Ordering::Relaxed)
+                .is_multiple_of(every)
+        {
+            return;
+        }
+        let audit = audit(self.clone(), case.clone(), Arc::clone(&hit.answer));
+        if every == 1 {
+            Box::pin(audit).await;
+        } else {
+            // Nobody waits for it.
+            Lifecycle::detach(audit);
+        }
+    }
+}
+
+/// Looks again at what was answered from memory. It was wrong if it differs and is still what would be answered, although
+/// all was applied that had been committed by then.
+async fn audit(desk: Desk, case: Case, told: Arc<Answer>) {
+    let inner = &desk.0;
+    let Ok(judged) = inner.judge(case.who.tenant(), &[&case]).await else {
+        return;
+    };
+    let Some((looked, _)) = judged.looked.into_iter().next() else {
+        return;
+    };
+    if matches!(&looked, Looked::Quiet { answer, .. } if **answer == *told) {
+        return;
+    }
+    if !inner.view.fence(Instant::now()).await {
+        return;
+    }
+    let now = inner.clock.now();
+    let Recall::Hit(hit) = inner.view.recall(&case.who, &case.asked, now) else {
+        return;
+    };
+    if !Arc::ptr_eq(&hit.answer, &told) {
+        return;
+    }
+    inner.mismatches.fetch_add(1, Ordering::Relaxed);
+    inner.meters.mismatches.increment(1);
+    let (tenant, node) = match case.who {
+        Who::Host(tenant, host) => (tenant, host.to_string()),
+        Who::Uuid(tenant, uuid) => (tenant, uuid.to_string()),
+    };
+    tracing::error!(
+        %tenant,
+        node,
+        remembered = ?told,
+        found = ?looked,
+        "what is remembered of a node is not what the database says"
+    );
+}

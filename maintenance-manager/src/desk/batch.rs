@@ -1,0 +1,168 @@
+//! Looks at polls of one project together.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use evenkeel_domain::Time;
+use evenkeel_domain::host::Host;
+use evenkeel_domain::tenant::TenantId;
+use evenkeel_kit::Lifecycle;
+use evenkeel_store::decisions::{self, About, World};
+use evenkeel_store::nodes::{self, Brief, Machine};
+use evenkeel_store::{Chain, StoreError, Tx};
+use tonic::Status;
+
+use super::queue::{Seat, Waiting};
+use super::{Case, Inner, Looked, Verdict, Words};
+use crate::view::{Learnt, Pass};
+use crate::{agent, eim, status};
+
+/// How long a batch may take: a line to the database that is cut says nothing, and there are few desks.
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// Looks at those who wait until nobody does.
+pub async fn work(mut seat: Seat) {
+    while let Some(batch) = seat.next() {
+        // A task of its own, so that a panic ends this batch and not the work.
+        let looked = Lifecycle::detach(answer(Arc::clone(seat.desk()), batch)).await;
+        if let Err(panic) = looked {
+            tracing::error!(error = %panic, "a batch of polls was given up");
+        }
+    }
+}
+
+/// Looks at a batch, remembers what it is answered, and answers it.
+async fn answer(desk: Arc<Inner>, batch: Vec<Waiting>) {
+    let Some(tenant) = batch.first().map(|waiting| waiting.case.who.tenant()) else {
+        return;
+    };
+    let begun = Instant::now();
+    // What is committed from here on may be missed below, and is applied in a later pass.
+    let as_of = desk.view.pass();
+    let cases: Vec<&Case> = batch.iter().map(|waiting| &waiting.case).collect();
+    let judged = tokio::time::timeout(WITHIN, desk.judge(tenant, &cases)).await;
+    let judged = match judged {
+        Ok(judged) => judged.map_err(status::store),
+        Err(_) => Err(Status::unavailable(
+            "the database does not answer in time; try again",
+        )),
+    };
+    count(&desk, batch.len(), begun);
+    match judged {
+        Ok(judged) => {
+            for (waiting, looked) in batch.into_iter().zip(judged.looked) {
+                let verdict = desk.remember(&waiting.case, looked, as_of, judged.at);
+                waiting.answer(verdict);
+            }
+        }
+        Err(refused) => {
+            for waiting in batch {
+                waiting.answer(Err(refused.clone()));
+            }
+        }
+    }
+}
+
+fn count(desk: &Inner, length: usize, begun: Instant) {
+    let length = u32::try_from(length).unwrap_or(u32::MAX);
+    desk.meters.batch.record(f64::from(length));
+    desk.meters.seconds.record(begun.elapsed().as_secs_f64());
+}
+
+/// What was found of a batch, in its order.
+pub struct Judged {
+    /// The instant by which it was judged.
+    pub at: Time,
+    /// Each, and what its node belongs to if it is there.
+    pub looked: Vec<(Looked, Option<Chain>)>,
+}
+
+impl Inner {
+    /// Looks at polls of a project in one transaction. Nothing is written, locked or remembered.
+    ///
+    /// # Errors
+    /// The database cannot be reached. One node that cannot be read is no error for the others.
+    pub async fn judge(&self, tenant: TenantId, cases: &[&Case]) -> Result<Judged, StoreError> {
+        let tx = self.store.tenant(tenant).await?;
+        let at = self.clock.now();
+        let machines: Vec<Machine> = cases.iter().map(|case| case.who.machine()).collect();
+        let mut nodes = Vec::with_capacity(machines.len());
+        for (machine, brief) in machines.iter().zip(nodes::briefs(&tx, &machines).await?) {
+            nodes.push(match brief {
+                Ok(Some(node)) => Ok(node),
+                Ok(None) => Err(missing(&tx, *machine).await),
+                Err(error) => Err(Looked::Refused(status::store(error))),
+            });
+        }
+        let there = nodes.iter().flatten();
+        let abouts: Vec<About<'_>> = there.map(|(host, node)| About::brief(host, node)).collect();
+        let horizon = self.settings.horizon();
+        let worlds = decisions::worlds(&tx, &abouts, &horizon, at).await?;
+        drop(tx);
+        let mut worlds = worlds.into_iter();
+        let looked = cases.iter().zip(nodes).map(|(case, node)| match node {
+            Ok((host, node)) => look(case, (&host, &node), worlds.next(), at),
+            Err(looked) => (looked, None),
+        });
+        Ok(Judged {
+            at,
+            looked: looked.collect(),
+        })
+    }
+
+    /// Remembers what a poll is answered.
+    fn remember(
+        &self,
+        case: &Case,
+        (looked, chain): (Looked, Option<Chain>),
+        as_of: Option<Pass>,
+        now: Time,
+    ) -> Result<Verdict, Status> {
+        let (answer, until, chain) = match (looked, chain) {
+            (Looked::Quiet { answer, until }, Some(chain)) => (*answer, until, chain),
+            (Looked::Quiet { .. } | Looked::News, _) => return Ok(Verdict::News),
+            (Looked::Alone, _) => return Ok(Verdict::Alone),
+            (Looked::Refused(refused), _) => return Err(refused),
+        };
+        let learnt = Learnt {
+            who: case.who,
+            host: chain.host,
+            instance: chain.instance,
+            site: chain.site,
+            regions: chain.regions,
+            asked: case.asked,
+            answer,
+            until,
+            as_of,
+        };
+        Ok(Verdict::Quiet(self.view.learn(learnt, now)))
+    }
+}
+
+/// Why a node is not there; news if it has just come.
+async fn missing(tx: &Tx, machine: Machine) -> Looked {
+    match nodes::read(tx, machine).await {
+        Ok(_) => Looked::News,
+        Err(error) => Looked::Refused(status::store(error)),
+    }
+}
+
+fn look(
+    case: &Case,
+    (host, node): (&Host, &Brief),
+    world: Option<Result<World, StoreError>>,
+    now: Time,
+) -> (Looked, Option<Chain>) {
+    let world = match world {
+        Some(Ok(world)) => world,
+        Some(Err(error)) => return (Looked::Refused(status::store(error)), None),
+        None => return (Looked::News, None),
+    };
+    let looked = match &case.words {
+        Words::Own(words) => agent::quiet::own(host, node, &world, words, now),
+        Words::Eim { sample, available } => {
+            eim::quiet::eim((host, node), &world, (sample, available), now)
+        }
+    };
+    (looked, Some(world.chain))
+}

@@ -1,0 +1,613 @@
+//! How much is taken on at once, and how often nodes should ask while there is too much to do.
+//!
+//! Calls are refused before they are read, with a time after which the caller should try again: what only asks first, what
+//! tells or begins something last. Whoever is answered is told to come back less often while the pressure lasts.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge};
+use serde::Deserialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tonic::metadata::MetadataValue;
+
+/// How often the pressure is looked at. A look that comes later than another one was due is all the pressure there is.
+const LOOK: Duration = Duration::from_millis(250);
+const LOOKS_A_MINUTE: u32 = 240;
+
+/// How much of the difference one look makes up for.
+const SHARE: f64 = 0.25;
+
+/// What one look counts for at most: 1 can just be borne.
+const MOST_STRAIN: f64 = 2.0;
+
+/// Nodes are asked to come less often above the one, and more often below the other.
+const TOO_MUCH: f64 = 0.75;
+const BEARABLE: f64 = 0.5;
+
+/// After what time a refused caller should try again: without pressure, and with as much as there is.
+const SOON: Duration = Duration::from_secs(1);
+const LATE: Duration = Duration::from_secs(30);
+
+/// How long it takes one node to come back, its handshake included.
+const EACH: Duration = Duration::from_micros(200);
+
+/// How long nodes that lost their connection should take to come back.
+const SHORTEST_SPREAD: Duration = Duration::from_secs(1);
+const LONGEST_SPREAD: Duration = Duration::from_mins(1);
+
+/// How long a call may wait for a pen.
+const PEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// Where a refusal says after how many milliseconds to try again.
+const PUSHBACK: &str = "grpc-retry-pushback-ms";
+
+/// How much is taken on at once.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LoadSettings {
+    /// How many calls may be under way when one is taken on that only asks; held ones do not count. 0 is without limit,
+    /// also for the others.
+    pub calls: u32,
+    /// How many may be when one is taken on that tells or begins something; never fewer than `calls`.
+    pub calls_of_any_kind: u32,
+    /// How seldom nodes are asked to poll while there is too much to do.
+    #[serde(with = "humantime_serde")]
+    pub poll_interval_max: Duration,
+    /// How many calls may write at once.
+    pub writers: usize,
+    /// How many may wait to write.
+    pub writers_waiting: usize,
+}
+
+impl Default for LoadSettings {
+    fn default() -> Self {
+        Self {
+            calls: 1_024,
+            calls_of_any_kind: 1_280,
+            poll_interval_max: Duration::from_mins(5),
+            writers: 16,
+            writers_waiting: 2_048,
+        }
+    }
+}
+
+/// What a call is for, as far as its path says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallKind {
+    /// It asks, and can ask again.
+    Quiet,
+    /// It tells something, or something waits for its answer.
+    News,
+}
+
+impl CallKind {
+    /// What a call with this path is for.
+    pub fn of(path: &str) -> Self {
+        match path.rsplit('/').next() {
+            Some("Begin" | "Report" | "Enroll") => Self::News,
+            _ => Self::Quiet,
+        }
+    }
+}
+
+/// There is too much to do for a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Busy {
+    /// After what time to try again.
+    pub again: Duration,
+}
+
+impl Busy {
+    /// The same for the caller.
+    pub fn status(self) -> Status {
+        let millis = self.again.as_millis();
+        let text = format!("the server has too much to do; try again in {millis} ms");
+        pushback(Status::unavailable(text), self.again)
+    }
+}
+
+/// Adds to a refusal after what time to try again.
+pub fn pushback(mut refused: Status, again: Duration) -> Status {
+    let millis = u64::try_from(again.as_millis()).unwrap_or(u64::MAX);
+    let value = MetadataValue::from(millis.max(1));
+    refused.metadata_mut().insert(PUSHBACK, value);
+    refused
+}
+
+/// How much there is to do in this process.
+#[derive(Debug)]
+pub struct Load {
+    settings: LoadSettings,
+    /// Calls that came in and were not answered yet.
+    entered: AtomicU32,
+    /// How many of them are held.
+    aside: AtomicU32,
+    /// How many were held when those were let go.
+    let_go: AtomicU32,
+    /// Quiet calls that came in this minute, and in the one before.
+    this_minute: AtomicU32,
+    last_minute: AtomicU32,
+    /// Numbers from 0 to 1 and from 1 on, as bits.
+    pressure: AtomicU64,
+    factor: AtomicU64,
+    /// The interval without pressure, in milliseconds, as it was asked for last.
+    base: AtomicU64,
+    pens: Arc<Semaphore>,
+    waiting_for_pens: AtomicUsize,
+    random: RandomState,
+    drawn: AtomicU64,
+    told: Told,
+}
+
+/// What is counted.
+#[derive(Debug)]
+struct Told {
+    quiet: Counter,
+    news: Counter,
+    writers: Counter,
+    pressure: Gauge,
+    interval: Gauge,
+}
+
+impl Told {
+    fn new() -> Self {
+        const REFUSED: &str = "evenkeel_overload_refused_total";
+        let refused = |kind: &'static str| metrics::counter!(REFUSED, "kind" => kind);
+        Self {
+            quiet: refused("quiet"),
+            news: refused("news"),
+            writers: refused("writers"),
+            pressure: metrics::gauge!("evenkeel_load_pressure"),
+            interval: metrics::gauge!("evenkeel_poll_interval_seconds"),
+        }
+    }
+}
+
+impl Load {
+    /// Nothing to do yet.
+    pub fn new(settings: LoadSettings) -> Self {
+        let pens = settings.writers.clamp(1, Semaphore::MAX_PERMITS);
+        Self {
+            settings,
+            entered: AtomicU32::new(0),
+            aside: AtomicU32::new(0),
+            let_go: AtomicU32::new(0),
+            this_minute: AtomicU32::new(0),
+            last_minute: AtomicU32::new(0),
+            pressure: AtomicU64::new(0.0_f64.to_bits()),
+            factor: AtomicU64::new(1.0_f64.to_bits()),
+            base: AtomicU64::new(0),
+            pens: Arc::new(Semaphore::new(pens)),
+            waiting_for_pens: AtomicUsize::new(0),
+            random: RandomState::new(),
+            drawn: AtomicU64::new(0),
+            told: Told::new(),
+        }
+    }
+
+    /// Takes a call on, or says when to try again. It counts until what is returned is dropped.
+    pub fn enter(self: &Arc<Self>, kind: CallKind) -> Result<Inside, Busy> {
+        if kind == CallKind::Quiet {
+            self.this_minute.fetch_add(1, Ordering::Relaxed);
+        }
+        if !has_room(&self.settings, kind, self.inside(), self.pressure()) {
+            match kind {
+                CallKind::Quiet => self.told.quiet.increment(1),
+                CallKind::News => self.told.news.increment(1),
+            }
+            return Err(self.busy());
+        }
+        self.entered.fetch_add(1, Ordering::Relaxed);
+        Ok(Inside(Arc::clone(self)))
+    }
+
+    /// While what is returned lives, one of the calls that were taken on is held: it waits and costs nothing.
+    pub fn aside(self: &Arc<Self>) -> Aside {
+        self.aside.fetch_add(1, Ordering::Relaxed);
+        Aside(Arc::clone(self))
+    }
+
+    /// How many calls are under way, without those that are held.
+    fn inside(&self) -> u32 {
+        let entered = self.entered.load(Ordering::Relaxed);
+        entered.saturating_sub(self.aside.load(Ordering::Relaxed))
+    }
+
+    /// How often nodes should ask now that would ask each `base` without pressure.
+    pub fn interval(&self, base: Duration) -> Duration {
+        let millis = u64::try_from(base.as_millis()).unwrap_or(u64::MAX);
+        self.base.store(millis, Ordering::Relaxed);
+        let factor = f64::from_bits(self.factor.load(Ordering::Relaxed));
+        let longer = Duration::try_from_secs_f64(base.as_secs_f64() * factor).unwrap_or(base);
+        longer.min(self.settings.poll_interval_max).max(base)
+    }
+
+    /// Over how long nodes that lost their connection should come back: as long as it takes to let in as many as asked
+    /// in a minute or are held.
+    pub fn spread(&self) -> Duration {
+        let this = self.this_minute.load(Ordering::Relaxed);
+        let asked = this.max(self.last_minute.load(Ordering::Relaxed));
+        let held = self.aside.load(Ordering::Relaxed);
+        let held = held.max(self.let_go.load(Ordering::Relaxed));
+        let all = EACH.saturating_mul(asked.saturating_add(held));
+        all.clamp(SHORTEST_SPREAD, LONGEST_SPREAD)
+    }
+
+    /// Those that are held now are let go, and come back all together.
+    pub fn lets_go(&self) {
+        let held = self.aside.load(Ordering::Relaxed);
+        self.let_go.store(held, Ordering::Relaxed);
+    }
+
+    /// How much there is to do: 0 is nothing, 1 as much as can be borne.
+    pub fn pressure(&self) -> f64 {
+        f64::from_bits(self.pressure.load(Ordering::Relaxed))
+    }
+
+    /// Looks at the pressure until it is asked to stop.
+    pub async fn watch(self: Arc<Self>, stopping: CancellationToken) {
+        let mut looks = tokio::time::interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut looked: u32 = 0;
+        loop {
+            let due = tokio::select! {
+                () = stopping.cancelled() => return,
+                due = looks.tick() => due,
+            };
+            self.look(due.elapsed());
+            looked = looked.wrapping_add(1);
+            if looked.is_multiple_of(LOOKS_A_MINUTE) {
+                let minute = self.this_minute.swap(0, Ordering::Relaxed);
+                self.last_minute.store(minute, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Takes into account how late this look is, and how many calls are under way.
+    fn look(&self, late: Duration) {
+        let strain = strain(late, self.inside(), self.settings.calls);
+        let pressure = smoothed(self.pressure(), strain);
+        self.pressure.store(pressure.to_bits(), Ordering::Relaxed);
+        self.told.pressure.set(pressure);
+
+        let base = Duration::from_millis(self.base.load(Ordering::Relaxed));
+        let most = most(self.settings.poll_interval_max, base);
+        let factor = f64::from_bits(self.factor.load(Ordering::Relaxed));
+        let factor = adapted(factor, pressure, most);
+        self.factor.store(factor.to_bits(), Ordering::Relaxed);
+        self.told.interval.set(base.as_secs_f64() * factor);
+    }
+
+    /// Leave to write, once it is this call's turn.
+    pub async fn pen(&self) -> Result<OwnedSemaphorePermit, Status> {
+        if let Ok(pen) = Arc::clone(&self.pens).try_acquire_owned() {
+            return Ok(pen);
+        }
+        let before = self.waiting_for_pens.fetch_add(1, Ordering::Relaxed);
+        let _waiting = InLine(&self.waiting_for_pens);
+        if before < self.settings.writers_waiting {
+            let turn = Arc::clone(&self.pens).acquire_owned();
+            if let Ok(Ok(pen)) = tokio::time::timeout(PEN_WITHIN, turn).await {
+                return Ok(pen);
+            }
+        }
+        self.told.writers.increment(1);
+        Err(self.busy().status())
+    }
+
+    fn busy(&self) -> Busy {
+        let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
+        let noise = u32::try_from(self.random.hash_one(drawn) >> 32).unwrap_or_default();
+        Busy {
+            again: draw(wait(self.pressure()), noise),
+        }
+    }
+}
+
+/// A call that was taken on and is not answered yet.
+#[derive(Debug)]
+pub struct Inside(Arc<Load>);
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.entered.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A call that was taken on and is held.
+#[derive(Debug)]
+pub struct Aside(Arc<Load>);
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        self.0.aside.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A call that waits for a pen, or did until it was cancelled.
+struct InLine<'a>(&'a AtomicUsize);
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether a call is taken on beside those that are under way. A process that was only late, with little under way, refuses
+/// nobody.
+fn has_room(settings: &LoadSettings, kind: CallKind, inside: u32, pressure: f64) -> bool {
+    let calls = settings.calls;
+    if calls == 0 {
+        return true;
+    }
+    match kind {
+        CallKind::Quiet if pressure >= 1.0 => inside <= calls / 4,
+        CallKind::Quiet => inside < calls,
+        CallKind::News => inside < settings.calls_of_any_kind.max(calls),
+    }
+}
+
+/// What one look finds: how late it is, or how many of the calls are under way that may be.
+fn strain(late: Duration, inside: u32, calls: u32) -> f64 {
+    let late = late.as_secs_f64() / LOOK.as_secs_f64();
+    let full = if calls == 0 {
+        0.0
+    } else {
+        f64::from(inside) / f64::from(calls)
+    };
+    late.max(full).min(MOST_STRAIN)
+}
+
+/// The pressure after a look: one look alone changes little.
+fn smoothed(pressure: f64, strain: f64) -> f64 {
+    (pressure + SHARE * (strain - pressure)).clamp(0.0, 1.0)
+}
+
+/// By what the interval is multiplied after a look: it grows fast and shrinks slowly.
+fn adapted(factor: f64, pressure: f64, most: f64) -> f64 {
+    let adapted = if pressure > TOO_MUCH {
+        factor * 1.5
+    } else if pressure < BEARABLE {
+        factor * 0.9
+    } else {
+        factor
+    };
+    adapted.clamp(1.0, most)
+}
+
+/// The most by which an interval is multiplied.
+fn most(longest: Duration, base: Duration) -> f64 {
+    if base.is_zero() {
+        return 1.0;
+    }
+    (longest.as_secs_f64() / base.as_secs_f64()).max(1.0)
+}
+
+/// After what time a refused caller should try again, more or less.
+fn wait(pressure: f64) -> Duration {
+    SOON + LATE.saturating_sub(SOON).mul_f64(pressure.clamp(0.0, 1.0))
+}
+
+/// A time between half and one and a half of another: those who are refused at once do not come back at once.
+fn draw(base: Duration, noise: u32) -> Duration {
+    base / 2 + base.mul_f64(f64::from(noise) / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::FutureExt;
+    use tonic::Code;
+
+    use super::*;
+
+    fn settings(calls: u32, calls_of_any_kind: u32) -> LoadSettings {
+        LoadSettings {
+            calls,
+            calls_of_any_kind,
+            ..LoadSettings::default()
+        }
+    }
+
+    /// As many calls as are taken on.
+    fn fill(load: &Arc<Load>, kind: CallKind) -> Vec<Inside> {
+        std::iter::from_fn(|| load.enter(kind).ok()).collect()
+    }
+
+    #[test]
+    fn what_a_call_is_for_is_in_its_path() {
+        for (path, kind) in [
+            ("/evenkeel.agent.v1.AgentService/Poll", CallKind::Quiet),
+            ("/evenkeel.agent.v1.AgentService/Begin", CallKind::News),
+            ("/evenkeel.agent.v1.AgentService/Report", CallKind::News),
+            ("/evenkeel.agent.v1.AgentService/Enroll", CallKind::News),
+            (
+                "/maintmgr.v1.MaintmgrService/PlatformUpdateStatus",
+                CallKind::Quiet,
+            ),
+            ("/", CallKind::Quiet),
+            ("", CallKind::Quiet),
+        ] {
+            assert_eq!(CallKind::of(path), kind, "{path}");
+        }
+    }
+
+    #[test]
+    fn those_who_only_ask_are_refused_before_those_who_tell() {
+        let load = Arc::new(Load::new(settings(8, 10)));
+        let asking = fill(&load, CallKind::Quiet);
+        let telling = fill(&load, CallKind::News);
+        assert_eq!((asking.len(), telling.len()), (8, 2));
+        drop(telling);
+        assert!(load.enter(CallKind::Quiet).is_err());
+        drop(asking);
+        assert!(load.enter(CallKind::Quiet).is_ok());
+    }
+
+    #[test]
+    fn a_call_that_is_held_does_not_count() {
+        let load = Arc::new(Load::new(settings(1, 1)));
+        let held = load.enter(CallKind::Quiet).unwrap();
+        let aside = load.aside();
+        let other = load.enter(CallKind::Quiet).expect("the first one is held");
+        drop(other);
+        drop(aside);
+        assert!(load.enter(CallKind::Quiet).is_err(), "it is awake again");
+        drop(held);
+        assert_eq!(load.inside(), 0);
+    }
+
+    #[test]
+    fn without_a_limit_everybody_is_let_in() {
+        let load = Arc::new(Load::new(settings(0, 0)));
+        let all: Vec<_> = (0..10_000).map(|_| load.enter(CallKind::Quiet)).collect();
+        assert!(all.iter().all(Result::is_ok));
+    }
+
+    #[test]
+    fn a_process_that_was_only_late_refuses_nobody() {
+        let load = Arc::new(Load::new(settings(100, 120)));
+        for _ in 0..10 {
+            load.look(Duration::from_secs(5));
+        }
+        assert!(load.pressure() >= 1.0);
+        let asking = fill(&load, CallKind::Quiet);
+        assert_eq!(asking.len(), 26, "a quarter and one");
+        assert_eq!(fill(&load, CallKind::News).len(), 120 - 26);
+    }
+
+    #[test]
+    fn who_is_refused_is_told_when_to_come_back() {
+        let load = Arc::new(Load::new(settings(1, 1)));
+        let _only = load.enter(CallKind::News).unwrap();
+        let busy = load.enter(CallKind::Quiet).unwrap_err();
+        assert!((SOON / 2..=SOON * 3 / 2).contains(&busy.again), "{busy:?}");
+        let status = busy.status();
+        assert_eq!(status.code(), Code::Unavailable);
+        let hint = status.metadata().get(PUSHBACK).unwrap();
+        assert_eq!(hint.to_str().unwrap(), busy.again.as_millis().to_string());
+    }
+
+    #[test]
+    fn those_who_are_refused_at_once_come_back_apart() {
+        assert_eq!(draw(SOON, 0), SOON / 2);
+        assert_eq!(draw(SOON, u32::MAX), SOON * 3 / 2);
+        let load = Load::new(settings(1, 1));
+        let drawn: std::collections::HashSet<_> = (0..100).map(|_| load.busy().again).collect();
+        assert!(drawn.len() > 90, "{drawn:?}");
+    }
+
+    #[test]
+    fn the_more_pressure_the_later_they_come_back() {
+        for (pressure, seconds) in [(-1.0, 1.0), (0.0, 1.0), (0.5, 15.5), (1.0, 30.0)] {
+            let waited = wait(pressure).as_secs_f64();
+            assert!((waited - seconds).abs() < 0.001, "{pressure}: {waited}");
+        }
+    }
+
+    #[test]
+    fn one_look_alone_changes_little() {
+        let quarter = LOOK / 4;
+        for (late, inside, calls, expected) in [
+            (Duration::ZERO, 0, 100, 0.0),
+            (quarter, 0, 100, 0.25),
+            (quarter, 50, 100, 0.5),
+            (Duration::ZERO, 125, 100, 1.25),
+            (Duration::from_mins(1), 0, 100, MOST_STRAIN),
+            (quarter, 50, 0, 0.25),
+        ] {
+            let found = strain(late, inside, calls);
+            assert!((found - expected).abs() < 1e-9, "{found} not {expected}");
+        }
+        let mut pressure = smoothed(0.0, MOST_STRAIN);
+        assert!(pressure <= TOO_MUCH, "{pressure}");
+        for _ in 0..3 {
+            pressure = smoothed(pressure, MOST_STRAIN);
+        }
+        assert!(pressure >= 1.0, "it lasts: {pressure}");
+        for _ in 0..12 {
+            pressure = smoothed(pressure, 0.0);
+        }
+        assert!(pressure < 0.05, "it is over: {pressure}");
+    }
+
+    #[test]
+    fn the_interval_grows_fast_and_shrinks_slowly_within_its_bounds() {
+        for (factor, pressure, expected) in [
+            (1.0, 0.0, 1.0),
+            (1.0, 0.8, 1.5),
+            (2.0, 0.6, 2.0),
+            (2.0, 0.4, 1.8),
+            (14.0, 1.0, 15.0),
+            (1.05, 0.0, 1.0),
+        ] {
+            let found = adapted(factor, pressure, 15.0);
+            assert!((found - expected).abs() < 1e-9, "{found} not {expected}");
+        }
+    }
+
+    #[test]
+    fn nodes_come_less_often_while_the_pressure_lasts_and_as_often_as_before_afterwards() {
+        let load = Load::new(LoadSettings::default());
+        let base = Duration::from_secs(20);
+        assert_eq!(load.interval(base), base);
+        for _ in 0..20 {
+            load.look(Duration::from_secs(1));
+        }
+        assert_eq!(load.interval(base), Duration::from_mins(5));
+        for _ in 0..60 {
+            load.look(Duration::ZERO);
+        }
+        assert_eq!(load.interval(base), base);
+    }
+
+    #[test]
+    fn an_interval_that_is_longer_than_the_longest_stays_as_it_is() {
+        let load = Load::new(LoadSettings::default());
+        for base in [Duration::from_mins(10), Duration::MAX, Duration::ZERO] {
+            assert_eq!(load.interval(base), base);
+            load.look(Duration::from_mins(1));
+            assert_eq!(load.interval(base), base);
+        }
+    }
+
+    #[test]
+    fn the_more_nodes_there_are_the_longer_they_take_to_come_back() {
+        let load = Arc::new(Load::new(settings(0, 0)));
+        assert_eq!(load.spread(), SHORTEST_SPREAD);
+        for _ in 0..20_000 {
+            drop(load.enter(CallKind::Quiet));
+        }
+        assert_eq!(load.spread(), Duration::from_secs(4));
+        let held: Vec<_> = (0..5_000).map(|_| load.aside()).collect();
+        assert_eq!(load.spread(), Duration::from_secs(5));
+        drop(held);
+        load.last_minute.store(u32::MAX, Ordering::Relaxed);
+        assert_eq!(load.spread(), LONGEST_SPREAD);
+    }
+
+    #[tokio::test]
+    async fn those_who_write_wait_for_each_other_but_not_too_many() {
+        let load = Load::new(LoadSettings {
+            writers: 1,
+            writers_waiting: 1,
+            ..LoadSettings::default()
+        });
+        let first = load.pen().await.unwrap();
+        let mut second = pin!(load.pen());
+        assert!(second.as_mut().now_or_never().is_none(), "it waits");
+        let third = load.pen().await.unwrap_err();
+        assert_eq!(third.code(), Code::Unavailable);
+        assert!(third.metadata().contains_key(PUSHBACK));
+        drop(first);
+        assert!(second.await.is_ok());
+        assert_eq!(load.waiting_for_pens.load(Ordering::Relaxed), 0);
+    }
+}
