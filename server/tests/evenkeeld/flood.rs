@@ -98,7 +98,7 @@ fn room_for(connections: usize) -> usize {
     connections.min(files / 2)
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_floods_is_told_when_to_come_back_and_another_is_served() {
     let house = House::new()
         .with(
@@ -125,7 +125,7 @@ async fn a_node_that_floods_is_told_when_to_come_back_and_another_is_served() {
     server.stop();
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn half_handshakes_keep_nobody_from_being_served() {
     let many = room_for(2_000);
     let house = House::new().with("EVENKEELD_SOUTHBOUND__HANDSHAKE_WITHIN", "2m");
