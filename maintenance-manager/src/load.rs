@@ -30,7 +30,7 @@ const MOST_STRAIN: f64 = 2.0;
 const TOO_MUCH: f64 = 0.75;
 const BEARABLE: f64 = 0.5;
 
-/// After what time a refused caller should try again: without pressure, and with as much as there is.
+/// After what time a refused caller should try again: without pressure, and at the latest.
 const SOON: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_secs(30);
 
@@ -305,7 +305,7 @@ impl Load {
         let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
         let noise = u32::try_from(self.random.hash_one(drawn) >> 32).unwrap_or_default();
         Busy {
-            again: draw(wait(self.pressure()), noise),
+            again: draw(wait(self.pressure(), self.spread()), noise),
         }
     }
 }
@@ -389,9 +389,11 @@ fn most(longest: Duration, base: Duration) -> f64 {
     (longest.as_secs_f64() / base.as_secs_f64()).max(1.0)
 }
 
-/// After what time a refused caller should try again, more or less.
-fn wait(pressure: f64) -> Duration {
-    SOON + LATE.saturating_sub(SOON).mul_f64(pressure.clamp(0.0, 1.0))
+/// After what time a refused caller should try again, more or less: under full pressure after as long as it takes to let in
+/// all.
+fn wait(pressure: f64, all: Duration) -> Duration {
+    let more = all.min(LATE).saturating_sub(SOON);
+    SOON + more.mul_f64(pressure.clamp(0.0, 1.0))
 }
 
 /// A time between half and one and a half of another: those who are refused at once do not come back at once.
@@ -506,8 +508,17 @@ mod tests {
 
     #[test]
     fn the_more_pressure_the_later_they_come_back() {
-        for (pressure, seconds) in [(-1.0, 1.0), (0.0, 1.0), (0.5, 15.5), (1.0, 30.0)] {
-            let waited = wait(pressure).as_secs_f64();
+        let (few, many, all) = (0, 5, 60);
+        for (pressure, nodes, seconds) in [
+            (-1.0, all, 1.0),
+            (0.0, all, 1.0),
+            (0.5, all, 15.5),
+            (1.0, all, 30.0),
+            (0.5, many, 3.0),
+            (1.0, many, 5.0),
+            (1.0, few, 1.0),
+        ] {
+            let waited = wait(pressure, Duration::from_secs(nodes)).as_secs_f64();
             assert!((waited - seconds).abs() < 0.001, "{pressure}: {waited}");
         }
     }

@@ -15,6 +15,9 @@ use crate::station::Station;
 /// The policy of the project.
 const ASSIGNMENT: &str = "/assignments/project";
 
+/// How long it takes at most until all of those that heard of a change are held again.
+const AGAIN: Duration = Duration::from_secs(12);
+
 /// What came of changes.
 #[derive(Clone, Debug)]
 pub struct Changed {
@@ -60,8 +63,8 @@ pub async fn change(
         }
         all.missed += own.saturating_sub(drivers.changed().count());
         all.latencies.merge(drivers.changed());
-        // What comes late belongs to this change and not to the next one.
-        drivers.listen(Duration::from_secs(3)).await?;
+        // What comes late belongs to this change and not to the next one, which all of them wait for again.
+        drivers.listen(AGAIN).await?;
     }
     Ok(all)
 }
