@@ -1,5 +1,7 @@
 //! The catalogue of operating systems.
 
+pub mod revision;
+
 use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};

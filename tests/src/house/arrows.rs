@@ -17,6 +17,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("migrations", &[]),
     ("pg", &[]),
     ("proto", &[]),
+    ("registry", &["domain"]),
     (
         "server",
         &[

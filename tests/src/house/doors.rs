@@ -40,12 +40,20 @@ pub const DOORS: &[Door] = &[
     ),
     door(
         "axum",
-        &["inventory/", "server/", "cli/tests/", "bench/", "tests/"],
+        &[
+            "inventory/",
+            "server/",
+            "registry/src/testing/",
+            "cli/tests/",
+            "bench/",
+            "tests/",
+        ],
     ),
     door(
         "reqwest",
         &[
             "auth/src/provider.rs",
+            "registry/src/oci/",
             "cli/",
             "server/tests/",
             "bench/",
