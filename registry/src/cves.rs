@@ -131,6 +131,9 @@ impl<'de> Visitor<'de> for OneFormVisitor {
         let mut form = None;
         while let Some(key) = fields.next_key::<String>()? {
             if key == "cve_id" {
+                if form == Some(Form::Ancestors) {
+                    return Err(A::Error::duplicate_field("cve_id"));
+                }
                 let id: String = fields.next_value()?;
                 if id.is_empty() || id.contains(char::is_control) {
                     return Err(A::Error::custom("a cve_id is no text"));

@@ -1,6 +1,6 @@
 //! Documents in the form of OSV.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -106,9 +106,19 @@ impl Record {
         if !self.withdrawn.0.is_empty() {
             return;
         }
-        for id in self.ids() {
-            let packages = self.affected.0.iter().flat_map(Affected::packages);
-            sorted.add(id, self.priority(), packages);
+        if sorted.is_full() {
+            sorted.cut_short();
+            return;
+        }
+        let priority = self.priority();
+        let packages: Vec<_> = self
+            .affected
+            .0
+            .iter()
+            .flat_map(Affected::packages)
+            .collect();
+        for id in BTreeSet::from_iter(self.ids()) {
+            sorted.add(id, priority, packages.iter().copied());
         }
     }
 

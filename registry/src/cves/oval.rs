@@ -21,6 +21,9 @@ use crate::finding::Finding;
 /// How much is gathered, in bytes about.
 const MOST: usize = 64 * 1024 * 1024;
 
+/// The longest name of a test, an object or a variable, in bytes.
+const MAX_ID: usize = 256;
+
 /// What a text costs besides its bytes, in bytes about.
 const EACH: usize = 64;
 
@@ -172,7 +175,9 @@ impl Oval {
             _ if name.ends_with("_variable") => Part::Variable,
             _ => return Ok(Part::Other),
         };
-        self.id = attribute(element, "id")?;
+        // What has a longer one is nobody's.
+        self.id = attribute(element, "id")?.filter(|id| id.len() <= MAX_ID);
+        self.size += self.id.as_ref().map_or(0, String::len) + EACH;
         Ok(part)
     }
 
@@ -263,7 +268,7 @@ impl Oval {
         };
         let text = text.trim();
         match part {
-            Part::Definition => self.definitions.extend(self.definition.take()),
+            Part::Definition => self.keep_definition(),
             Part::Cve | Part::Title => self.cve(text),
             Part::Severity => self.priority(text),
             Part::Product => self.package(Some(text)),
@@ -325,10 +330,25 @@ impl Oval {
     }
 
     /// Whether a text may be kept.
-    fn has_room(&mut self, text: &str) -> bool {
-        self.size += text.len() + EACH;
+    fn has_room_of(&mut self, bytes: usize) -> bool {
+        self.size += bytes;
         self.is_cut |= self.size > MOST;
         !self.is_cut
+    }
+
+    /// Keeps the definition that has ended. One that names no vulnerability says nothing.
+    fn keep_definition(&mut self) {
+        let ended = self.definition.take();
+        let ended = ended.filter(|definition| !definition.cves.is_empty());
+        if let Some(definition) = ended
+            && self.has_room_of(size_of::<Definition>() + EACH)
+        {
+            self.definitions.push(definition);
+        }
+    }
+
+    fn has_room(&mut self, text: &str) -> bool {
+        self.has_room_of(text.len() + EACH)
     }
 
     /// Puts together what was read.

@@ -236,3 +236,13 @@ fn an_id_is_found_within_other_names() {
         assert_eq!(cve_in(text), id, "{text}");
     }
 }
+
+#[test]
+fn what_is_said_twice_or_without_end_does_not_come_in() {
+    let twice = br#"[{"cve_id":"CVE-1","cve_id":"CVE-2"}]"#;
+    assert!(cves(twice, None).is_err());
+    let empty = "<definition class=\"patch\"/>".repeat(100_000);
+    let empty = format!("<oval_definitions><definitions>{empty}</definitions></oval_definitions>");
+    let nothing = cves(empty.as_bytes(), None).expect("a list");
+    assert_eq!((nothing.json.as_str(), nothing.cut), ("[]", false));
+}

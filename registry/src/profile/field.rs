@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::finding::{Finding, FindingKind};
 
+/// The longest address, in bytes: it is looked up by.
+const MAX_ADDRESS: usize = 500;
+
 /// The values below `spec`.
 pub(super) struct Fields<'a>(pub &'a BTreeMap<&'static str, String>);
 
@@ -35,6 +38,9 @@ impl Fields<'_> {
     /// said.
     pub fn url(&self, key: &'static str) -> Result<String, Finding> {
         let url = self.text(key);
+        if url.len() > MAX_ADDRESS {
+            return Err(bad(key, format!("longer than {MAX_ADDRESS} bytes")));
+        }
         if url.is_empty() || is_address(&url) || is_path(&url) {
             return Ok(url);
         }
