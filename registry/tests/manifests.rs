@@ -1,15 +1,13 @@
-//! Lists as long as real ones are read quickly and with little memory. This is a program of its own, so that what it
-//! holds is known.
+//! Lists as long as real ones are read with little memory; how long that takes is printed. This is a program of its own, so
+//! that what it holds is known.
 
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
+use std::io::{Write as _, stderr};
+use std::time::Instant;
 
 use evenkeel_registry::{cves, packages};
 
 const PACKAGES: usize = 20_000;
-
-/// How long one list may take. The quickest of some rounds counts, as others use the machine too.
-const MOST_TIME: Duration = Duration::from_secs(1);
 
 /// How much the process may grow, in KiB.
 const MOST_MEMORY: u64 = 64 * 1024;
@@ -21,14 +19,14 @@ fn lists_of_twenty_thousand_packages_are_read_in_bounds() {
     let full = full();
     let records = records();
     let before = peak();
-    quickly("the ancestor's list", || {
+    timed("the ancestor's list", || {
         assert_eq!(packages(ancestors.as_bytes()).expect("a list"), ancestors);
     });
-    quickly("lines of dpkg", || {
+    timed("lines of dpkg", || {
         let list = packages(lines.as_bytes()).expect("a list");
         assert_eq!(list.matches("\"name\":").count(), PACKAGES);
     });
-    quickly("vulnerabilities", || {
+    timed("vulnerabilities", || {
         let list = cves(records.as_bytes(), None).expect("a list").json;
         assert_eq!(list.matches("\"cve_id\":").count(), PACKAGES);
     });
@@ -37,14 +35,11 @@ fn lists_of_twenty_thousand_packages_are_read_in_bounds() {
     assert!(grown <= MOST_MEMORY, "grown by {grown} KiB");
 }
 
-fn quickly(what: &str, read: impl Fn()) {
-    let round = |_: u32| {
-        let began = Instant::now();
-        read();
-        began.elapsed()
-    };
-    let quickest = (0..5).map(round).min().expect("rounds");
-    assert!(quickest < MOST_TIME, "{what}: {quickest:?}");
+/// Reads, and says how long that took.
+fn timed(what: &str, read: impl Fn()) {
+    let began = Instant::now();
+    read();
+    let _ = writeln!(stderr(), "{what}: {PACKAGES} in {:?}", began.elapsed());
 }
 
 fn of_the_ancestor() -> String {
