@@ -173,7 +173,7 @@ async fn a_list_of_tags_that_leads_elsewhere_or_round_and_round_is_refused() {
     };
     let away = page(format!(
         "<{}>; rel=\"next\"",
-        other.file_url("/v2/os/a/tags/list")
+        other.file_url("/v2/a/tags/list")
     ));
     let tags = open(&away.access()).unwrap().tags(&profile()).await;
     assert!(matches!(tags, Err(RegistryError::Elsewhere(_))));
@@ -200,7 +200,7 @@ async fn more_tags_than_allowed_are_refused() {
 #[tokio::test]
 async fn a_registry_that_leads_on_and_on_is_left() {
     let (small, _) = one();
-    let way = Way::Redirect("/v2/os/a/tags/list".to_owned());
+    let way = Way::Redirect("/v2/a/tags/list".to_owned());
     small.fail(Fault::always("/tags/", way));
     let tags = open(&small.access()).unwrap().tags(&profile()).await;
     assert!(matches!(tags, Err(RegistryError::Malformed { .. })));
@@ -305,4 +305,32 @@ fn plain_http_is_asked_for_only_where_it_is_allowed() {
     assert!(open(&access).is_ok());
     access.address = Address::Http("http://a:b@127.0.0.1".parse().unwrap());
     assert!(open(&access).is_err());
+}
+
+#[tokio::test]
+async fn whoever_a_registry_leads_to_does_not_say_where_the_password_goes() {
+    let (user, password) = ("fleet".to_owned(), "open sesame".to_owned());
+    let third = SmallRegistry::start();
+    let stranger = SmallRegistry::with(Manners {
+        entry: Entry::Tokens {
+            user: Some((user.clone(), password.clone())),
+            good_for: 60,
+            realm: Some(third.file_url("/token")),
+        },
+        ..Manners::default()
+    });
+    let small = SmallRegistry::with(Manners {
+        entry: Entry::Basic(user, password),
+        ..Manners::default()
+    });
+    let blob = small.put_blob(profile().as_str(), "name: a");
+    let credentials = Credentials::basic("fleet", "open sesame");
+    let registry = open(&small.access_as(credentials)).unwrap();
+    small.fail(Fault::always(
+        "/blobs/",
+        Way::Redirect(stranger.file_url("/v2/a/tags/list")),
+    ));
+    let lost = registry.small(&profile(), &blob, 100).await;
+    assert!(matches!(lost, Err(RegistryError::Status(401))), "{lost:?}");
+    assert!(third.requests().is_empty());
 }

@@ -5,8 +5,9 @@ use std::io;
 use std::path::Path;
 
 use crate::digest::Digest;
-use crate::error::{Class, Got};
+use crate::error::{Class, Got, RegistryError};
 use crate::layout::part::{Part, Whole};
+use crate::limits::Limits;
 use crate::source::{At, Blob, Manifest, Origin, Registry, Repository, Tag};
 use crate::trust::{self, SigningKey};
 
@@ -112,6 +113,10 @@ impl Transfer<'_> {
     }
 
     async fn blob(&mut self, repository: &Repository, blob: &Blob) -> Got<()> {
+        let limit = Limits::default().blob;
+        if limit < blob.size {
+            return Err(RegistryError::TooLarge { limit });
+        }
         let from = Remote {
             registry: self.from,
             repository,

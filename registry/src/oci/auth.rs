@@ -219,7 +219,8 @@ impl Auth {
             "http" => self.plain_http && realm.has_host(),
             _ => false,
         };
-        if !may {
+        let is_named = !realm.username().is_empty() || realm.password().is_some();
+        if !may || is_named {
             return Err(elsewhere(&realm));
         }
         let wanted = challenge.said.get("scope").map_or(scope, String::as_str);

@@ -17,7 +17,7 @@ use url::Url;
 
 use crate::address::{Access, Address, check_base};
 use crate::digest::Digest;
-use crate::error::{Got, malformed};
+use crate::error::{Got, RegistryError, malformed};
 use crate::source::{At, Blob, Body, Manifest, Origin, Registry, Repository, Tag};
 
 use auth::Auth;
@@ -77,15 +77,28 @@ impl Door {
     /// Asks like [`Door::ask`], and says with what credentials there was an answer.
     async fn ask_openly(&self, ask: &Ask, scope: &str) -> Got<(Response, Option<HeaderValue>)> {
         let known = self.auth.known(scope);
-        let answer = self.sender.once(ask, known.as_ref()).await?;
+        let answer = self.once(ask, known.as_ref()).await?;
         if answer.status() != StatusCode::UNAUTHORIZED {
             return Ok((checked(answer)?, known));
         }
         let challenges = auth::challenges_in(answer.headers());
         drop(answer);
         let fresh = self.auth.answer(&self.sender, &challenges, scope).await?;
-        let answer = self.sender.once(ask, Some(&fresh)).await?;
+        let answer = self.once(ask, Some(&fresh)).await?;
         Ok((checked(answer)?, Some(fresh)))
+    }
+
+    /// Asks once. Only the registry itself says how it lets us in, and that it does not: not somebody to whom it leads.
+    async fn once(&self, ask: &Ask, credentials: Option<&HeaderValue>) -> Got<Response> {
+        let answer = self.sender.once(ask, credentials).await?;
+        let is_refusal = matches!(
+            answer.status(),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
+        );
+        if is_refusal && answer.url().origin() != ask.url.origin() {
+            return Err(RegistryError::Status(answer.status().as_u16()));
+        }
+        Ok(answer)
     }
 
     /// Asks until there is an answer, and reads it whole.

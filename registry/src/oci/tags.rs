@@ -102,7 +102,8 @@ impl Door {
             let next = url
                 .join(link)
                 .map_err(|error| malformed("list of tags", error.to_string()))?;
-            if next.origin() != url.origin() {
+            let is_named = !next.username().is_empty() || next.password().is_some();
+            if next.origin() != url.origin() || is_named {
                 return Err(elsewhere(&next));
             }
             return Ok(Next::Linked(next));
