@@ -98,7 +98,7 @@ impl Credentials {
 }
 
 /// Through what the network is reached. This machine itself is always reached directly.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub enum Proxy {
     /// As `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY` say.
     #[default]
@@ -107,6 +107,17 @@ pub enum Proxy {
     None,
     /// Through this one.
     Through(Url),
+}
+
+/// The address of a proxy may have a password in it, which is not shown.
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Environment => f.write_str("Environment"),
+            Self::None => f.write_str("None"),
+            Self::Through(url) => write!(f, "Through({})", url.origin().ascii_serialization()),
+        }
+    }
 }
 
 impl FromStr for Proxy {
@@ -206,6 +217,9 @@ mod tests {
         assert!(!shown.contains("sesame"), "{shown}");
         let shown = format!("{:?}", Credentials::token("open sesame"));
         assert!(!shown.contains("sesame"), "{shown}");
+        let proxy = "http://somebody:sesame@proxy.example:3128".parse::<Proxy>();
+        let shown = format!("{:?}", proxy.unwrap());
+        assert_eq!(shown, "Through(http://proxy.example:3128)");
     }
 
     #[test]
