@@ -34,7 +34,7 @@ const END: [u8; 1024] = [0; 1024];
 pub fn pack(layout: &Path, file: &Path) -> Result<(), MoveError> {
     let index = layout.join(INDEX);
     let content = fs::read(&index).map_err(MoveError::file("read", &index))?;
-    let reached = reached(layout, &content, &Limits::default())?;
+    let reached = reached(layout, &content, &Limits::default(), None)?;
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(".part");
     let beside = file.with_file_name(name);
@@ -231,7 +231,7 @@ impl Unpacking<'_> {
         let index = self
             .index
             .ok_or_else(|| bad(format!("it has no {INDEX}")))?;
-        reached(self.staging, &index, self.limits)?;
+        reached(self.staging, &index, self.limits, Some(&self.blobs))?;
         let place = self.staging.join(INDEX);
         flush_folder(&blob_path(self.staging, &Digest::of(&index)))
             .and_then(|()| replace(&place, &index))
@@ -239,23 +239,31 @@ impl Unpacking<'_> {
     }
 }
 
-/// Everything that an index reaches, with its length. All of it is there.
+/// Everything that an index reaches, with its length. All of it is there; of what lies there only `taken` counts, if
+/// that is said.
 fn reached(
     layout: &Path,
     index: &[u8],
     limits: &Limits,
+    taken: Option<&BTreeSet<Digest>>,
 ) -> Result<BTreeMap<Digest, u64>, MoveError> {
     let index = Index::parse(index).map_err(|error| bad(error.to_string()))?;
+    let is_there = |blob: &Blob| match taken {
+        Some(taken) if !taken.contains(&blob.digest) => Err(missing(&blob.digest)),
+        _ => is_there(layout, blob),
+    };
     let mut reached = BTreeMap::new();
+    let mut read = BTreeSet::new();
     for entry in index.manifests() {
         let blob = entry.blob();
-        if reached.contains_key(&blob.digest) {
-            continue;
-        }
         if blob.size > limits.manifest {
             return Err(bad(format!("the manifest {} is too large", blob.digest)));
         }
-        is_there(layout, &blob)?;
+        is_there(&blob)?;
+        // It may have been reached as a layer before; as a manifest it reaches more.
+        if !read.insert(blob.digest) {
+            continue;
+        }
         let path = blob_path(layout, &blob.digest);
         let content = fs::read(&path).map_err(MoveError::file("read", &path))?;
         if Digest::of(&content) != blob.digest {
@@ -265,7 +273,7 @@ fn reached(
             .map_err(|error| bad(format!("{}: {error}", blob.digest)))?;
         reached.insert(blob.digest, blob.size);
         for blob in manifest.blobs() {
-            is_there(layout, &blob)?;
+            is_there(&blob)?;
             reached.insert(blob.digest, blob.size);
         }
     }
@@ -276,11 +284,13 @@ fn is_there(layout: &Path, blob: &Blob) -> Result<(), MoveError> {
     match fs::metadata(blob_path(layout, &blob.digest)) {
         Ok(found) if found.is_file() && found.len() == blob.size => Ok(()),
         Ok(_) => Err(bad(format!("{} has another length", blob.digest))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(bad(format!("{} is missing", blob.digest)))
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(missing(&blob.digest)),
         Err(error) => Err(MoveError::file("read", layout)(error)),
     }
+}
+
+fn missing(digest: &Digest) -> MoveError {
+    bad(format!("{digest} is missing"))
 }
 
 /// What some tools write before an entry: times and owners, which nobody needs. What would change a name or a length makes

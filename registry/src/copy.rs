@@ -7,7 +7,6 @@ mod files;
 pub(crate) mod origin;
 mod transfer;
 
-use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +20,7 @@ use crate::layout::Layout;
 use crate::oci::web::Web;
 use crate::source::{At, Manifest, Registry, Repository, Tag};
 use crate::trust::SigningKey;
+use files::Files;
 use transfer::Transfer;
 
 pub(crate) use files::{FILE_TYPE, Named, Role, files_of, image_digest, named};
@@ -147,17 +147,33 @@ impl MoveError {
 
 /// One revision of a profile that is copied.
 #[derive(Clone, Debug)]
-struct Planned {
+struct Revision {
     repository: Repository,
     tag: Tag,
     manifest: Manifest,
 }
 
+impl Revision {
+    /// How it is called where people are told something about it.
+    fn name(&self) -> String {
+        format!("{}:{}", self.repository, self.tag)
+    }
+}
+
+/// A tag, and where it is to lead when all that it leads to is there.
+#[derive(Clone, Debug)]
+struct Tagged {
+    repository: Repository,
+    tag: Tag,
+    digest: Digest,
+}
+
 /// Copies profiles with their signatures and files.
 ///
 /// # Errors
-/// A registry could not be asked or a file not be written: what was carried over stays, and the same call carries on. What
-/// lies in the old place and cannot be used is no error but a finding.
+/// A registry could not be asked or a file not be written: what was carried over stays, and the same call carries on.
+/// What lies in the old place and cannot be used is no error but a finding. So is a file beside the registry that
+/// cannot be had. If that is an image and may be had another time, its revision is left as it is in the new place.
 pub async fn copy(
     from: &Upstream<'_>,
     to: &dyn Registry,
@@ -168,35 +184,59 @@ pub async fn copy(
     make.map_err(MoveError::file("make the folder", &what.work))?;
     let mut copied = Copied::default();
     let planned = plan(from, what, &mut copied).await?;
-    if planned.is_empty() {
-        return Err(MoveError::Nothing(what.profiles.join(", ")));
-    }
     let mut transfer = Transfer {
-        from: from.registry,
-        to,
         work: Some(&what.work),
         key: what.key.as_ref(),
         copied,
-        seen: HashSet::new(),
+        ..Transfer::between(from.registry, to)
     };
-    let mut tags = Vec::new();
+    let (mut tags, mut is_some_later) = (Vec::new(), false);
     let of = planned.len() as u64;
-    for (done, one) in (0..).zip(&planned) {
-        tell.step(&format!("{}:{}", one.repository, one.tag), done, of);
-        if let Some((repository, manifest)) = transfer.files(from, what.images, one).await? {
-            tags.push((repository, one.tag.clone(), manifest));
+    for (done, (repository, tag)) in (0..).zip(planned) {
+        tell.step(&format!("{repository}:{tag}"), done, of);
+        let at = At::Tag(tag.clone());
+        let found = from.registry.manifest(&repository, &at).await;
+        let found = usable(found, &repository, Some(&tag), &mut transfer.copied)?;
+        let Some(Some(manifest)) = found else {
+            continue;
+        };
+        let one = Revision {
+            repository,
+            tag,
+            manifest,
+        };
+        match transfer.files(from, what.images, &one).await? {
+            Files::There(files) => tags.extend(files),
+            Files::Later => {
+                is_some_later = true;
+                continue;
+            }
         }
-        let (repository, tag) = (&one.repository, &one.tag);
-        transfer.artefact(repository, tag, &one.manifest).await?;
-        tags.push((repository.clone(), tag.clone(), one.manifest.clone()));
+        let tagged = transfer.artefact(&one.repository, &one.tag, &one.manifest);
+        tags.push(tagged.await?);
+        transfer.copied.revisions += 1;
+    }
+    if tags.is_empty() && !is_some_later {
+        return Err(MoveError::Nothing(what.profiles.join(", ")));
     }
     tell.step("tags", of, of);
-    for (repository, tag, manifest) in &tags {
-        let push = to.push_manifest(repository, Some(tag), manifest).await;
-        push.map_err(MoveError::about(format!("{repository}:{tag}")))?;
-    }
-    transfer.copied.revisions = of;
+    give(to, &tags).await?;
     Ok(transfer.copied)
+}
+
+/// Gives tags to what came by its digest. It is read in the new place once more: so the manifests of all that is moved
+/// are not in memory together, and no tag leads to what did not arrive.
+async fn give(to: &dyn Registry, tags: &[Tagged]) -> Result<(), MoveError> {
+    for one in tags {
+        let (repository, tag) = (&one.repository, &one.tag);
+        let about = || MoveError::about(format!("{repository}:{tag}"));
+        let manifest = to.manifest(repository, &At::Digest(one.digest)).await;
+        let manifest = manifest.and_then(|found| found.ok_or(RegistryError::NotThere));
+        to.push_manifest(repository, Some(tag), &manifest.map_err(about())?)
+            .await
+            .map_err(about())?;
+    }
+    Ok(())
 }
 
 /// Copies all that lies in a layout, byte for byte.
@@ -212,14 +252,7 @@ pub async fn everything(
         .all_tags()
         .await
         .map_err(MoveError::about("the layout"))?;
-    let mut transfer = Transfer {
-        from,
-        to,
-        work: None,
-        key: None,
-        copied: Copied::default(),
-        seen: HashSet::new(),
-    };
+    let mut transfer = Transfer::between(from, to);
     let of = tags.len() as u64;
     let mut signatures = Vec::new();
     let mut others = Vec::new();
@@ -237,18 +270,18 @@ pub async fn everything(
         let push = to.push_manifest(&repository, None, &manifest).await;
         let name = format!("{repository}@{}", manifest.digest);
         push.map_err(MoveError::about(name))?;
-        others.push((repository, tag, manifest));
+        others.push(Tagged {
+            repository,
+            tag,
+            digest: manifest.digest,
+        });
     }
     tell.step("tags", of, of);
     for (repository, digest) in &signatures {
         transfer.signatures(repository, digest).await?;
     }
-    for (repository, tag, manifest) in &others {
-        let push = to.push_manifest(repository, Some(tag), manifest).await;
-        push.map_err(MoveError::about(format!("{repository}:{tag}")))?;
-    }
-    let is_profile =
-        |(repository, ..): &&(Repository, Tag, Manifest)| !repository.as_str().ends_with("/files");
+    give(to, &others).await?;
+    let is_profile = |one: &&Tagged| !one.repository.as_str().ends_with("/files");
     transfer.copied.revisions = others.iter().filter(is_profile).count() as u64;
     Ok(transfer.copied)
 }
@@ -259,12 +292,12 @@ fn signed_by(tag: &Tag) -> Option<Digest> {
     Digest::from_hex(hex).ok()
 }
 
-/// Asks which revisions there are. What is wrong with one of them does not keep the others from being copied.
+/// Asks which revisions there are. What is wrong with one profile does not keep the others from being copied.
 async fn plan(
     from: &Upstream<'_>,
     what: &Selection,
     copied: &mut Copied,
-) -> Result<Vec<Planned>, MoveError> {
+) -> Result<Vec<(Repository, Tag)>, MoveError> {
     let mut planned = Vec::new();
     for name in &what.profiles {
         let repository = format!("{}{name}", from.prefix);
@@ -275,21 +308,10 @@ async fn plan(
             continue;
         };
         let before = planned.len();
-        for tag in tags {
-            if !what.wanted.admits(tag.as_str()) {
-                continue;
-            }
-            let at = At::Tag(tag.clone());
-            let found = from.registry.manifest(&repository, &at).await;
-            let found = usable(found, &repository, Some(&tag), copied)?;
-            if let Some(Some(manifest)) = found {
-                planned.push(Planned {
-                    repository: repository.clone(),
-                    tag,
-                    manifest,
-                });
-            }
-        }
+        let wanted = tags
+            .into_iter()
+            .filter(|tag| what.wanted.admits(tag.as_str()));
+        planned.extend(wanted.map(|tag| (repository.clone(), tag)));
         if planned.len() == before {
             let message = format!("no revision fits {}", what.wanted);
             let finding = Finding::new(FindingKind::NotThere, message);

@@ -3,16 +3,18 @@
 mod osv;
 mod oval;
 mod sorted;
+mod streams;
 
 use std::collections::HashSet;
 use std::fmt;
 use std::io::BufReader;
 
-use bzip2::bufread::MultiBzDecoder;
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use self::streams::Streams;
 use crate::finding::{Finding, FindingKind};
+use crate::packages::kept;
 
 /// The largest document as it travels, in bytes.
 pub const MAX_BYTES: usize = 64 * 1024 * 1024;
@@ -28,13 +30,14 @@ pub const MAX_JSON: usize = 8 * 1024 * 1024;
 pub struct Cves {
     /// A JSON array of `{cve_id, priority, affected_packages}` as text.
     pub json: String,
-    /// Whether there are more than have room.
+    /// Whether some are missing: there are more than have room, or than could be read.
     pub cut: bool,
 }
 
-/// The list of vulnerabilities as the ancestor writes it. One in that form stays as it is, byte for byte, if it has room.
-/// Documents of OSV (one, a list, or `vulns`) and of OVAL (also packed by bzip2) are brought to it, sorted by id. If it is
-/// known which packages the image has, what concerns only others is left out; what names no package at all stays.
+/// The list of vulnerabilities as the ancestor writes it. One in that form stays as it is, byte for byte, if it has room,
+/// but for a byte order mark before it. Documents of OSV (one, a list, or `vulns`) and of OVAL (also packed by bzip2) are
+/// brought to it, sorted by id. If it is known which packages the image has, what concerns only others is left out; what
+/// names no package at all stays, and so does what names only the sources that packages are built from.
 ///
 /// # Errors
 /// It is none of these, or too large.
@@ -51,9 +54,11 @@ fn read(body: &[u8], of: Option<&HashSet<String>>, unpacked: u64) -> Result<Cves
         return Err(too_large(MAX_BYTES as u64));
     }
     if body.starts_with(b"BZh") {
-        return oval::read(BufReader::new(MultiBzDecoder::new(body)), of, unpacked);
+        return oval::read(BufReader::new(Streams::new(body)), of, unpacked);
     }
     let text = str::from_utf8(body).map_err(|error| bad(format!("it is not UTF-8: {error}")))?;
+    // Some editors put a byte order mark before a text. It is no part of it.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match text.trim_start().chars().next() {
         None => Err(bad("it is empty")),
         Some('[') => match form(text)? {
@@ -61,7 +66,7 @@ fn read(body: &[u8], of: Option<&HashSet<String>>, unpacked: u64) -> Result<Cves
             Form::Osv => osv::list(text, of),
         },
         Some('{') => osv::object(text, of),
-        Some('<' | '\u{feff}') => oval::read(body, of, unpacked),
+        Some('<') => oval::read(text.as_bytes(), of, unpacked),
         Some(_) => Err(bad("it is neither JSON nor XML")),
     }
 }
@@ -154,6 +159,7 @@ impl<'de> Visitor<'de> for OneFormVisitor {
 /// Checks the ancestor's own list. If it has no room, the entries that stand first are kept.
 fn own(text: &str) -> Result<Cves, Finding> {
     let own: Own = serde_json::from_str(text).map_err(bad)?;
+    kept::check(text).map_err(bad)?;
     if text.len() <= MAX_JSON {
         let json = text.to_owned();
         return Ok(Cves { json, cut: false });

@@ -5,10 +5,13 @@
 //! either the old catalogue or the new one. What was begun is a `.part` beside its place until it is complete and checked.
 
 pub(crate) mod index;
+mod known;
 pub(crate) mod part;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -19,7 +22,8 @@ use crate::digest::Digest;
 use crate::error::{Got, RegistryError, malformed};
 use crate::limits::Limits;
 use crate::source::{At, Blob, Body, Manifest, Origin, Registry, Repository, Tag};
-use index::Index;
+use index::Tags;
+use known::Known;
 use part::{Part, Whole, blocking};
 
 /// A folder in OCI image layout.
@@ -27,6 +31,7 @@ use part::{Part, Whole, blocking};
 pub struct Layout {
     folder: PathBuf,
     limits: Limits,
+    known: Arc<Known>,
 }
 
 impl Layout {
@@ -42,6 +47,7 @@ impl Layout {
         Ok(Self {
             folder: folder.to_owned(),
             limits: limits.clone(),
+            known: Arc::default(),
         })
     }
 
@@ -50,18 +56,26 @@ impl Layout {
     /// # Errors
     /// The folder is no layout, or its index cannot be read.
     pub async fn all_tags(&self) -> Got<Vec<(Repository, Tag)>> {
-        let Some(index) = self.index().await? else {
-            let place = self.folder.display();
-            return Err(RegistryError::Unreachable(format!(
-                "there is no OCI image layout in {place}"
-            )));
-        };
-        Ok(index.tags())
+        let tags = self.tags_that_are().await?;
+        let mut all = Vec::new();
+        for (repository, of_it) in tags.iter() {
+            all.extend(of_it.keys().map(|tag| (repository.clone(), tag.clone())));
+        }
+        Ok(all)
     }
 
-    async fn index(&self) -> Got<Option<Index>> {
-        let folder = self.folder.clone();
-        blocking(move || Index::read(&folder)).await?
+    async fn tags_that_are(&self) -> Got<Arc<Tags>> {
+        let tags = self.known_tags().await?;
+        tags.ok_or_else(|| {
+            let place = self.folder.display();
+            RegistryError::Unreachable(format!("there is no OCI image layout in {place}"))
+        })
+    }
+
+    /// Where all tags lead; none if the folder is no layout.
+    async fn known_tags(&self) -> Got<Option<Arc<Tags>>> {
+        let (folder, known) = (self.folder.clone(), Arc::clone(&self.known));
+        blocking(move || known.tags(&folder)).await?
     }
 
     fn place(&self, digest: &Digest) -> PathBuf {
@@ -96,10 +110,15 @@ impl Layout {
         let mut part = Part::take(place.with_extension("part")).await?;
         // Another writer may have been done while we waited.
         if tokio::fs::try_exists(&place).await? {
-            return Ok(());
+            return part.discard().await;
         }
-        part.fill(whole, from).await?;
-        part.keep_as(&place).await
+        match part.fill(whole, from).await {
+            Ok(_) => part.keep_as(&place).await,
+            Err(error) => {
+                part.leave().await;
+                Err(error)
+            }
+        }
     }
 }
 
@@ -111,20 +130,21 @@ pub(crate) fn blob_path(folder: &Path, digest: &Digest) -> PathBuf {
 #[async_trait]
 impl Registry for Layout {
     async fn tags(&self, repository: &Repository) -> Got<Vec<Tag>> {
-        let tags = self.all_tags().await?.into_iter();
-        Ok(tags
-            .filter(|(of, _)| of == repository)
-            .map(|(_, tag)| tag)
-            .collect())
+        let tags = self.tags_that_are().await?;
+        let of_it = tags.get(repository).into_iter();
+        Ok(of_it.flat_map(BTreeMap::keys).cloned().collect())
     }
 
     async fn manifest(&self, repository: &Repository, at: &At) -> Got<Option<Manifest>> {
         let (digest, form) = match at {
             At::Digest(digest) => (*digest, String::new()),
             At::Tag(tag) => {
-                let index = self.index().await?.unwrap_or_default();
-                match index.find(repository, tag) {
-                    Some(found) => (found.digest, found.media_type.clone()),
+                let tags = self.known_tags().await?;
+                let led = tags
+                    .as_ref()
+                    .and_then(|tags| tags.get(repository)?.get(tag));
+                match led {
+                    Some(led) => (led.digest, led.media_type.clone()),
                     None => return Ok(None),
                 }
             }

@@ -12,6 +12,15 @@
 //! | [`mod@profile`], [`mod@packages`], [`mod@cves`] | the documents of an operating system |
 //! | [`trust`] | signatures |
 //! | [`publish`], [`mod@copy`], [`bundle`] | moving operating systems from one place to another |
+//!
+//! # What not every registry can do
+//!
+//! - The files of a profile lie in the repository `<profile>/files`. Docker Hub has no such repositories, for its names
+//!   have two parts at most. Profiles can be read there all the same: that it lets nobody in at their files is told, but
+//!   taken as if there were none, and they are looked for beside the registry. But what has files cannot be published or
+//!   copied to it.
+//! - A registry may begin an upload at another host (`Location`). What is uploaded goes there, but without credentials:
+//!   they are for the registry alone. So that host must know from the address itself that the upload may come in.
 
 pub mod address;
 pub mod bundle;

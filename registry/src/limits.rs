@@ -39,6 +39,9 @@ pub struct Limits {
     pub connect: Duration,
     /// How long nothing may come.
     pub stalled: Duration,
+    /// The least that must come in a second, on the average of a time as long as `stalled`; in an upload, that must go
+    /// out. So what is bounded in size is bounded in time, too.
+    pub slowest: u64,
     /// How often something is tried in all.
     pub tries: u32,
     /// How long is waited before the second try. Later pauses are longer.
@@ -69,6 +72,7 @@ impl Default for Limits {
             bundle: 1024 * GIB,
             connect: Duration::from_secs(5),
             stalled: Duration::from_secs(30),
+            slowest: KIB,
             tries: 4,
             first_pause: Duration::from_millis(500),
             longest_pause: Duration::from_secs(30),

@@ -1,5 +1,7 @@
 //! What is installed in an image: the list of packages that is published with it.
 
+pub(crate) mod kept;
+
 use std::{fmt, mem};
 
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -13,36 +15,22 @@ pub const MAX_BYTES: usize = 16 * 1024 * 1024;
 pub const MAX_PACKAGES: usize = 100_000;
 
 /// What is put on a node besides its image, so that it is no part of the operating system although lists of installed
-/// packages may name it: the ancestor's agents, what comes with them, and ours.
+/// packages may name it (design 002, E8): our agent, and what the southbound reference names of the ancestor's.
 pub const AGENTS: &[&str] = &[
-    "cluster-agent",
-    "device-discovery-agent",
     "evenkeel-agent",
+    // Section 2: heartbeats and hardware.
     "hardware-discovery-agent",
-    "inbc-program",
-    "inbm-cloudadapter-agent",
-    "inbm-configuration-agent",
-    "inbm-diagnostic-agent",
-    "inbm-dispatcher-agent",
-    "inbm-telemetry-agent",
-    "mqtt",
+    // Section 3.7, step 3: what the update agent has installed beside itself.
+    "in-band-manageability",
+    // Sections 2 and 3.1.
     "node-agent",
-    "platform-manageability-agent",
-    "platform-observability-agent",
-    "platform-observability-collector",
-    "platform-observability-health-check",
-    "platform-observability-logging",
-    "platform-observability-metrics",
-    "platform-telemetry-agent",
+    // Sections 3.1 and 3.7, step 2.
     "platform-update-agent",
-    "reporting-agent",
-    "tpm-provision",
-    "trtl",
 ];
 
 /// The list of packages of an image as the ancestor writes it, `{"repo":[{"name":…,"version":…}]}`. One in that form
-/// stays as it is, byte for byte; the lists of Debian and Ubuntu, one package and its version a line, are brought to it,
-/// without the [`AGENTS`].
+/// stays as it is, byte for byte, but for a byte order mark before it; the lists of Debian and Ubuntu, one package and its
+/// version a line, are brought to it, without the [`AGENTS`].
 ///
 /// # Errors
 /// It is neither, or too large.
@@ -52,15 +40,18 @@ pub fn packages(body: &[u8]) -> Result<String, Finding> {
         return Err(Finding::new(FindingKind::TooLarge, message));
     }
     let text = str::from_utf8(body).map_err(|error| bad(format!("it is not UTF-8: {error}")))?;
+    // Some editors put a byte order mark before a text. It is no part of it.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match text.trim_start().chars().next() {
         None => Err(bad("it is empty")),
         Some('<') => Err(bad("it is a web page")),
         Some('{') => {
             let list: List = serde_json::from_str(text).map_err(bad)?;
-            match list.repo {
-                Count(0) => Err(bad("it has no packages")),
-                Count(_) => Ok(text.to_owned()),
+            if matches!(list.repo, Count(0)) {
+                return Err(bad("it has no packages"));
             }
+            kept::check(text).map_err(bad)?;
+            Ok(text.to_owned())
         }
         Some(_) => of_lines(text),
     }
@@ -252,6 +243,47 @@ mod tests {
     fn the_ancestors_list_stays_as_it_is() {
         let list = "{ \"repo\": [\n  {\"name\": \"a b\",\t\"version\": \"1 \", \"arch\": null} ], \"more\": {} }\n";
         assert_eq!(packages(list.as_bytes()).unwrap(), list);
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_list() {
+        let list = "{\"repo\":[{\"name\":\"adduser\",\"version\":\"1\"}]}";
+        let marked = format!("\u{feff}{list}");
+        assert_eq!(packages(marked.as_bytes()).unwrap(), list);
+        assert_eq!(packages("\u{feff}adduser\t1\n".as_bytes()).unwrap(), list);
+        let page = packages("\u{feff}<html></html>".as_bytes()).unwrap_err();
+        assert!(page.message.contains("web page"), "{page}");
+        let nothing = packages("\u{feff}".as_bytes()).unwrap_err();
+        assert!(nothing.message.contains("empty"), "{nothing}");
+    }
+
+    #[test]
+    fn a_list_that_later_readers_refuse_is_refused() {
+        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        for (value, why) in [
+            (deep.as_str(), "recursion limit"),
+            (r#""\ud800""#, "hex escape"),
+            ("1e999", "out of range"),
+            (r#"{"\u0000":1}"#, "zero byte"),
+        ] {
+            let of_package = format!(r#"{{"repo":[{{"name":"a","version":"1","more":{value}}}]}}"#);
+            let of_list = format!(r#"{{"repo":[{{"name":"a","version":"1"}}],"more":{value}}}"#);
+            for list in [of_package, of_list] {
+                let finding = packages(list.as_bytes()).expect_err(&list);
+                assert_eq!(finding.kind, FindingKind::Packages);
+                assert!(finding.message.contains(why), "{list}: {finding}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_is_known_to_be_put_on_nodes_is_left_out() {
+        let agents: Vec<_> = AGENTS.iter().map(|name| format!("{name}\t1\n")).collect();
+        // Distributions have these, or might.
+        let own = "caddy\t2\nmqtt\t1\nreporting-agent\t1\ntpm-provision\t1\ntrtl\t1\n";
+        let list = packages((agents.concat() + own).as_bytes()).unwrap();
+        assert_eq!(list, packages(own.as_bytes()).unwrap());
+        assert_eq!(list.matches("\"name\":").count(), 5, "{list}");
     }
 
     #[test]

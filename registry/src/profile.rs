@@ -5,6 +5,8 @@ mod yaml;
 
 use std::collections::BTreeMap;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use evenkeel_domain::os::{OsKind, OsProvider, OsSpec, SecurityFeature, Sha256, compare_versions};
 
 use self::field::Fields;
@@ -19,6 +21,12 @@ const MAX_METADATA: usize = 500;
 /// The longest text that a platform bundle may become, in bytes.
 const MAX_BUNDLE: usize = 10_000;
 
+/// How many signatures of its image a profile may have.
+const MAX_SIGNATURES: usize = 8;
+
+/// The longest signature of an image as it is written, in bytes.
+const MAX_SIGNATURE: usize = 256;
+
 /// How many unknown keys are named.
 const MAX_REMARKS: usize = 20;
 
@@ -31,6 +39,10 @@ pub struct Profile {
     pub platform_bundle: String,
     /// Where the list of its packages lies; empty if there is none.
     pub manifest_url: String,
+    /// Who vouches for the image: each is `<key>:<signature>`, the SHA-256 of the public key (its `SubjectPublicKeyInfo` as
+    /// DER) in 64 small hexadecimal digits, and the signature in base64. At most 8 of at most 256 bytes; whether any of
+    /// them is right is checked by who knows the keys.
+    pub image_signatures: Vec<String>,
     /// The release that it says it was published as; empty if it does not say.
     pub release: String,
     /// What is odd about it and does no harm.
@@ -90,6 +102,7 @@ pub fn profile(file: &str, yaml: &[u8]) -> Result<Profile, Finding> {
         spec,
         platform_bundle: bundle(&document.bundle)?,
         manifest_url: fields.url("osPackageManifestURL")?,
+        image_signatures: signatures(document.signatures)?,
         release: document
             .metadata
             .get("release")
@@ -154,6 +167,38 @@ fn sha256(fields: &Fields<'_>) -> Result<Sha256, Finding> {
             Finding::about(FindingKind::BadField, "spec.osImageSha256", invalid.why)
         }),
     }
+}
+
+/// The signatures of the image, if each is made as one.
+fn signatures(written: Vec<String>) -> Result<Vec<String>, Finding> {
+    let bad = |field: &str, why: String| Err(Finding::about(FindingKind::BadField, field, why));
+    if written.len() > MAX_SIGNATURES {
+        let count = written.len();
+        let why = format!("{count} signatures are more than {MAX_SIGNATURES}");
+        return bad("spec.osImageSignatures", why);
+    }
+    for (at, signature) in written.iter().enumerate() {
+        if signature.len() > MAX_SIGNATURE || !is_signature(signature) {
+            let why = format!(
+                "must be the SHA-256 of the key in 64 small hexadecimal digits, a colon, and the \
+                 signature in base64, in at most {MAX_SIGNATURE} bytes"
+            );
+            return bad(&format!("spec.osImageSignatures[{at}]"), why);
+        }
+    }
+    Ok(written)
+}
+
+fn is_signature(text: &str) -> bool {
+    let Some((key, signature)) = text.split_once(':') else {
+        return false;
+    };
+    let is_digit = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
+    key.len() == 64
+        && key.bytes().all(is_digit)
+        && STANDARD
+            .decode(signature)
+            .is_ok_and(|bytes| !bytes.is_empty())
 }
 
 /// Values stay as they are written: `true` is a text.

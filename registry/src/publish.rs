@@ -1,11 +1,13 @@
 //! Publishes operating systems from a folder.
 
 mod edit;
+mod image;
+mod local;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -14,14 +16,13 @@ use evenkeel_domain::os::revision;
 use crate::copy::origin::OnDisk;
 use crate::copy::{FILE_TYPE, FILES_TYPE, MoveError, Named, Role, Tell};
 use crate::copy::{files_of, image_digest, named};
-use crate::digest::Hasher;
 use crate::error::Got;
 use crate::finding::{Finding, FindingKind};
-use crate::layout::part::PIECE;
 use crate::limits::Limits;
 use crate::profile::{Profile, profile};
 use crate::source::{At, Blob, EMPTY_CONFIG, Layer, Manifest, Registry, Repository, Tag};
 use crate::trust::SigningKey;
+use local::{hash, read_whole};
 
 /// The kind of the artefact that holds a profile.
 pub const PROFILE_TYPE: &str = "application/vnd.intel.orch.en";
@@ -339,7 +340,7 @@ impl Reading<'_> {
         let yaml = String::from_utf8(yaml).map_err(|error| {
             Finding::new(FindingKind::Yaml, format!("it is not UTF-8: {error}"))
         })?;
-        let yaml = self.with_release(&yaml)?;
+        let yaml = self.with_release(yaml.trim_start_matches('\u{feff}'))?;
         let yaml = self.with_digest(file, yaml)?;
         let profile = profile(file, yaml.as_bytes())?;
         if profile.release != self.revision {
@@ -373,7 +374,8 @@ impl Reading<'_> {
             return Ok(yaml);
         };
         let probe = profile(file, probe.as_bytes())?;
-        let image = named(&probe).into_iter().find(|n| n.role == Role::Image);
+        let (all, _) = named(&probe);
+        let image = all.into_iter().find(|n| n.role == Role::Image);
         let Some(path) = image.and_then(|image| self.path_of(&image)) else {
             return Ok(yaml);
         };
@@ -384,7 +386,14 @@ impl Reading<'_> {
     /// The files of a profile that are here. What is wrong with them is found.
     fn files(&mut self, file: &str, profile: &Profile) -> Vec<ReadyFile> {
         let mut ready: Vec<ReadyFile> = Vec::new();
-        for named in named(profile) {
+        let (all, doubles) = named(profile);
+        // What is not here stays where it is, and there the host tells which is which.
+        let doubles = doubles
+            .iter()
+            .filter(|double| self.path_of(double).is_some());
+        let doubles: Vec<Finding> = doubles.map(|d| in_file(file, &d.ambiguous())).collect();
+        self.findings.extend(doubles);
+        for named in all {
             match self.file(&named, profile) {
                 Ok(Some(one)) if ready.iter().any(|other| other.path == one.path) => {
                     let why = format!("two files are called {}", last_part(&named.title));
@@ -442,46 +451,10 @@ impl Reading<'_> {
         if let Some(blob) = self.hashed.get(path) {
             return Ok(*blob);
         }
-        let blob = hash(path).map_err(|error| unreadable(path, &error))?;
+        let blob = hash(path)?;
         self.hashed.insert(path.to_owned(), blob);
         Ok(blob)
     }
-}
-
-fn hash(path: &Path) -> io::Result<Blob> {
-    let mut file = File::open(path)?;
-    let mut hasher = Hasher::default();
-    let mut piece = vec![0; PIECE];
-    let mut size = 0;
-    loop {
-        match file.read(&mut piece)? {
-            0 => {
-                let digest = hasher.finish();
-                return Ok(Blob { digest, size });
-            }
-            count => {
-                hasher.update(piece.get(..count).unwrap_or_default());
-                size += count as u64;
-            }
-        }
-    }
-}
-
-fn read_whole(path: &Path, limit: u64) -> Result<Vec<u8>, Finding> {
-    let mut content = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(limit + 1).read_to_end(&mut content))
-        .map_err(|error| unreadable(path, &error))?;
-    if content.len() as u64 > limit {
-        let why = format!("{} is larger than {limit} bytes", path.display());
-        return Err(Finding::new(FindingKind::TooLarge, why));
-    }
-    Ok(content)
-}
-
-fn unreadable(path: &Path, error: &io::Error) -> Finding {
-    let why = format!("cannot read {}: {error}", path.display());
-    Finding::new(FindingKind::NotThere, why)
 }
 
 fn last_part(title: &str) -> &str {

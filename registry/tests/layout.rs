@@ -275,3 +275,50 @@ async fn many_writers_lose_no_tag() {
     let tags = layout(folder.path()).tags(&repository()).await.unwrap();
     assert_eq!(tags.len(), 20);
 }
+
+/// A content that cannot be had.
+struct Closed;
+
+#[async_trait]
+impl Origin for Closed {
+    async fn open(&self, _: u64) -> Got<Body> {
+        Err(RegistryError::NotThere)
+    }
+}
+
+/// What was begun in a layout and is not complete.
+fn parts(folder: &Path) -> Vec<std::path::PathBuf> {
+    let shelf = std::fs::read_dir(folder.join("blobs/sha256")).expect("a layout");
+    let paths = shelf.map(|entry| entry.expect("an entry").path());
+    let is_part = |path: &std::path::PathBuf| path.extension().is_some_and(|end| end == "part");
+    paths.filter(is_part).collect()
+}
+
+#[tokio::test]
+async fn nothing_stays_of_what_never_began() {
+    let folder = tempfile::tempdir().unwrap();
+    let (layout, repository) = (layout(folder.path()), repository());
+    let content = Bytes::from_static(b"0123456789");
+    let blob = Blob::of(&content);
+    let pushed = layout.push_blob(&repository, &blob, &Closed).await;
+    assert!(matches!(pushed, Err(RegistryError::NotThere)), "{pushed:?}");
+    assert!(parts(folder.path()).is_empty());
+    let writers = (0..8).map(|_| push(&layout, &content));
+    let all: Vec<Blob> = stream::iter(writers).buffer_unordered(8).collect().await;
+    assert_eq!(all, [blob; 8]);
+    push(&layout, &content).await;
+    assert!(parts(folder.path()).is_empty());
+}
+
+#[tokio::test]
+async fn what_was_begun_stays_when_the_rest_cannot_be_had() {
+    let folder = tempfile::tempdir().unwrap();
+    let (layout, repository) = (layout(folder.path()), repository());
+    push(&layout, &Bytes::from_static(b"{}")).await;
+    let blob = Blob::of(b"0123456789");
+    let part = blob_file(folder.path(), &blob).with_extension("part");
+    std::fs::write(&part, "0123").unwrap();
+    let pushed = layout.push_blob(&repository, &blob, &Closed).await;
+    assert!(matches!(pushed, Err(RegistryError::NotThere)), "{pushed:?}");
+    assert_eq!(std::fs::read(&part).unwrap(), b"0123");
+}

@@ -18,6 +18,7 @@ fn lists_of_twenty_thousand_packages_are_read_in_bounds() {
     let lines = of_dpkg();
     let full = full();
     let records = records();
+    let (large, fitting) = (large_record(), fitting_record());
     let before = peak();
     timed("the ancestor's list", || {
         assert_eq!(packages(ancestors.as_bytes()).expect("a list"), ancestors);
@@ -31,6 +32,12 @@ fn lists_of_twenty_thousand_packages_are_read_in_bounds() {
         assert_eq!(list.matches("\"cve_id\":").count(), PACKAGES);
     });
     assert!(packages(full.as_bytes()).is_ok());
+    let list = cves(large.as_bytes(), None).expect("a list");
+    assert_eq!(list.json.matches("\"cve_id\":").count(), 1);
+    assert!(list.cut, "a record is missing");
+    let list = cves(fitting.as_bytes(), None).expect("a list");
+    assert_eq!(list.json.matches("\"cve_id\":").count(), 1);
+    assert!(!list.cut, "the record was read");
     let grown = peak() - before;
     assert!(grown <= MOST_MEMORY, "grown by {grown} KiB");
 }
@@ -69,6 +76,30 @@ fn records() -> String {
     };
     let records: Vec<_> = (0..PACKAGES).map(record).collect();
     format!("[{}]", records.join(","))
+}
+
+/// A list with a small record and with one that would become many times as large when it is read.
+fn large_record() -> String {
+    let names: Vec<_> = (0..1_000).map(|n| format!("\"a{n}\":1")).collect();
+    let names = names.join(",");
+    let affected = format!(r#"{{"ecosystem_specific":{{"binaries":[{{{names}}}]}}}}"#);
+    let affected = vec![affected.as_str(); 4_000].join(",");
+    format!(r#"[{{"id":"CVE-2024-1","affected":[{affected}]}},{{"id":"CVE-2024-2"}}]"#)
+}
+
+/// A list with one record that is nearly as large as one may be, of what becomes the most in memory: names of one letter.
+fn fitting_record() -> String {
+    let names = vec!["\"a\":1"; 4_000].join(",");
+    let affected = format!(r#"{{"ecosystem_specific":{{"binaries":[{{{names}}}]}}}}"#);
+    let affected = vec![affected.as_str(); 174].join(",");
+    let list = format!(r#"[{{"id":"CVE-2024-1","affected":[{affected}]}}]"#);
+    let limit = 4 * 1024 * 1024;
+    assert!(
+        (limit - 20_000..limit).contains(&list.len()),
+        "{}",
+        list.len()
+    );
+    list
 }
 
 /// A list that is nearly as large as one may be.

@@ -1,8 +1,8 @@
 //! One transfer from a registry to another.
 
-use std::collections::HashSet;
-use std::io;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::digest::Digest;
 use crate::error::{Class, Got, RegistryError};
@@ -12,10 +12,17 @@ use crate::source::{At, Blob, Manifest, Origin, Registry, Repository, Tag};
 use crate::trust::{self, SigningKey};
 
 use super::origin::{OnDisk, Remote};
-use super::{Copied, MoveError, finding_of};
+use super::{Copied, MoveError, Tagged, finding_of};
 
 /// What is larger is kept in the work folder until it is whole, so that it is carried on after a break.
 const KEPT_ASIDE: u64 = 8 * 1024 * 1024;
+
+/// A content that lies in the work folder. Nobody else has it until it was carried over.
+#[derive(Debug)]
+pub(super) struct Kept {
+    part: Part,
+    blob: Blob,
+}
 
 /// One transfer.
 #[derive(Debug)]
@@ -27,16 +34,37 @@ pub(super) struct Transfer<'a> {
     pub copied: Copied,
     /// What was counted already.
     pub seen: HashSet<Digest>,
+    /// Where files lay that could not be had because nobody answers there, or not to the end, and what was wrong. Nothing
+    /// more is asked for there: each file would be waited for as long again.
+    pub given_up: HashMap<url::Origin, Arc<RegistryError>>,
+    /// The images of the revisions so far, and how long they are.
+    pub images: HashMap<Digest, u64>,
+}
+
+impl<'a> Transfer<'a> {
+    /// One that has carried nothing yet, has no folder for what was begun, and signs nothing.
+    pub fn between(from: &'a dyn Registry, to: &'a dyn Registry) -> Self {
+        Self {
+            from,
+            to,
+            work: None,
+            key: None,
+            copied: Copied::default(),
+            seen: HashSet::new(),
+            given_up: HashMap::new(),
+            images: HashMap::new(),
+        }
+    }
 }
 
 impl Transfer<'_> {
-    /// Carries over an artefact with its signatures, but not its tag.
+    /// Carries over an artefact with its signatures, but not its tag, which it answers.
     pub async fn artefact(
         &mut self,
         repository: &Repository,
         tag: &Tag,
         manifest: &Manifest,
-    ) -> Result<(), MoveError> {
+    ) -> Result<Tagged, MoveError> {
         self.contents(repository, manifest).await?;
         self.to
             .push_manifest(repository, None, manifest)
@@ -46,21 +74,25 @@ impl Transfer<'_> {
         self.sign(repository, tag, manifest).await
     }
 
-    /// Signs what is there already, if there is a key.
+    /// Signs what is there already, if there is a key. Answers its tag.
     pub async fn sign(
         &self,
         repository: &Repository,
         tag: &Tag,
         manifest: &Manifest,
-    ) -> Result<(), MoveError> {
-        let Some(key) = self.key else {
-            return Ok(());
-        };
-        key.sign(self.to, repository, &manifest.digest, tag.as_str())
-            .await
-            .map_err(MoveError::about(format!(
-                "the signature of {repository}:{tag}"
-            )))
+    ) -> Result<Tagged, MoveError> {
+        let digest = manifest.digest;
+        if let Some(key) = self.key {
+            let what = format!("the signature of {repository}:{tag}");
+            key.sign(self.to, repository, &digest, tag.as_str())
+                .await
+                .map_err(MoveError::about(what))?;
+        }
+        Ok(Tagged {
+            repository: repository.clone(),
+            tag: tag.clone(),
+            digest,
+        })
     }
 
     /// Carries over all contents that a manifest names.
@@ -129,37 +161,49 @@ impl Transfer<'_> {
                     size: Some(blob.size),
                     limit: blob.size,
                 };
-                self.by_way_of_disk(repository, &whole, &from).await?;
-                Ok(())
+                if self.to.has(repository, &blob.digest).await? {
+                    self.was_there(blob.digest);
+                    return Ok(());
+                }
+                let part = self.part(&blob.digest).await?;
+                // Whoever had the part while we waited for it may have carried it over.
+                match self.to.has(repository, &blob.digest).await {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        self.was_there(blob.digest);
+                        return part.discard().await;
+                    }
+                    Err(error) => {
+                        part.leave().await;
+                        return Err(error);
+                    }
+                }
+                let kept = filled(part, &whole, &from).await?;
+                self.carry(repository, kept).await.map(drop)
             }
             _ => self.put(repository, blob, &from).await,
         }
     }
 
-    /// Carries over a content by way of the work folder. Answers what it is in the new place.
-    pub async fn by_way_of_disk(
-        &mut self,
-        repository: &Repository,
-        whole: &Whole,
-        from: &dyn Origin,
-    ) -> Got<Blob> {
-        let digest = whole.digest;
-        if let Some(size) = whole.size
-            && self.to.has(repository, &digest).await?
-        {
-            self.was_there(digest);
-            return Ok(Blob { digest, size });
-        }
+    /// Brings a content into the work folder.
+    pub async fn keep(&self, whole: &Whole, from: &dyn Origin) -> Got<Kept> {
+        let part = self.part(&whole.digest).await?;
+        filled(part, whole, from).await
+    }
+
+    /// What is in the work folder of a content. Another one who is filling it is waited for.
+    async fn part(&self, digest: &Digest) -> Got<Part> {
         let work = self.work.unwrap_or(Path::new("."));
-        let path = work.join(format!("{}.part", digest.hex()));
-        let mut part = Part::take(path.clone()).await?;
-        let size = part.fill(whole, from).await?;
-        let blob = Blob { digest, size };
-        self.put(repository, &blob, &OnDisk(path.clone())).await?;
-        match tokio::fs::remove_file(&path).await {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
-            _ => Ok(blob),
-        }
+        Part::take(work.join(format!("{}.part", digest.hex()))).await
+    }
+
+    /// Carries a content over from the work folder, where it is removed then. Answers what it is in the new place.
+    pub async fn carry(&mut self, repository: &Repository, kept: Kept) -> Got<Blob> {
+        let Kept { part, blob } = kept;
+        let from = OnDisk(part.path().to_owned());
+        self.put(repository, &blob, &from).await?;
+        part.discard().await?;
+        Ok(blob)
     }
 
     /// Puts a content into the new place, unless it is there.
@@ -183,6 +227,21 @@ impl Transfer<'_> {
     fn was_there(&mut self, digest: Digest) {
         if self.seen.insert(digest) {
             self.copied.present += 1;
+        }
+    }
+}
+
+/// Fills a part. What was brought stays if it breaks off.
+async fn filled(mut part: Part, whole: &Whole, from: &dyn Origin) -> Got<Kept> {
+    let digest = whole.digest;
+    match part.fill(whole, from).await {
+        Ok(size) => {
+            let blob = Blob { digest, size };
+            Ok(Kept { part, blob })
+        }
+        Err(error) => {
+            part.leave().await;
+            Err(error)
         }
     }
 }

@@ -8,12 +8,17 @@ use serde::Deserialize;
 use serde::de::{
     DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
+use serde_json::value::RawValue;
 
-use super::sorted::Sorted;
-use super::{Cves, bad, cve_in};
+use super::sorted::{Name, Priority, Sorted, is_name, is_word};
+use super::{Cves, bad, cve_in, too_large};
 use crate::finding::Finding;
 
-/// How many entries of one list within a record are looked at.
+/// The largest record, in bytes. What it becomes while it is read takes up to ten times as much memory, for a name of one
+/// letter needs six bytes there and about sixty here. So a larger one is not even begun.
+const MAX_RECORD: usize = 4 * 1024 * 1024;
+
+/// How many entries of one list within a record are looked at, and how many packages are installed of one source.
 const MOST: usize = 4_000;
 
 /// Reads a list of records.
@@ -41,6 +46,7 @@ pub(super) fn object(text: &str, of: Option<&HashSet<String>>) -> Result<Cves, F
             let read = json.deserialize_map(Answer(&mut sorted));
             read.and_then(|()| json.end()).map_err(bad)?;
         }
+        (None, Some(_)) if text.len() > MAX_RECORD => return Err(too_large(MAX_RECORD as u64)),
         (None, Some(_)) => serde_json::from_str::<Record>(text)
             .map_err(bad)?
             .add_to(&mut sorted),
@@ -65,7 +71,7 @@ struct Record {
     severity: Few<Severity>,
     #[serde(default)]
     affected: Few<Affected>,
-    database_specific: Option<Specific>,
+    database_specific: Option<Specific<IgnoredAny>>,
 }
 
 #[derive(Deserialize)]
@@ -79,8 +85,8 @@ struct Severity {
 #[derive(Deserialize)]
 struct Affected {
     package: Option<Package>,
-    ecosystem_specific: Option<Specific>,
-    database_specific: Option<Specific>,
+    ecosystem_specific: Option<Specific<Binaries>>,
+    database_specific: Option<Specific<IgnoredAny>>,
 }
 
 #[derive(Deserialize)]
@@ -89,8 +95,9 @@ struct Package {
     name: Word,
 }
 
+/// What only some say. `B` is how the packages are read that are installed: databases name none.
 #[derive(Deserialize)]
-struct Specific {
+struct Specific<B> {
     #[serde(default)]
     severity: Word,
     #[serde(default)]
@@ -98,7 +105,14 @@ struct Specific {
     #[serde(default)]
     urgency: Word,
     #[serde(default)]
-    binaries: Few<Binary>,
+    binaries: B,
+}
+
+impl<B> Specific<B> {
+    /// What it says about how bad a vulnerability is, the best first.
+    fn priorities(&self) -> [&str; 3] {
+        [&self.ubuntu_priority, &self.severity, &self.urgency].map(|word| word.0.as_str())
+    }
 }
 
 impl Record {
@@ -110,16 +124,31 @@ impl Record {
             sorted.cut_short();
             return;
         }
-        let priority = self.priority();
-        let packages: Vec<_> = self
-            .affected
-            .0
+        let affected = &self.affected.entries;
+        // One part of a source may be installed by these names and another part not at all.
+        let by_binaries: HashSet<&str> = affected
             .iter()
-            .flat_map(Affected::packages)
+            .filter(|one| !one.binaries().is_empty())
+            .filter_map(Affected::source)
             .collect();
+        let names = affected.iter().flat_map(|one| one.names(&by_binaries));
+        let concern = sorted.concern(names, !self.is_cut());
+        let priority = Priority {
+            word: self.priority(),
+            is_own: true,
+        };
         for id in BTreeSet::from_iter(self.ids()) {
-            sorted.add(id, priority, packages.iter().copied());
+            sorted.add(id, priority, &concern);
         }
+    }
+
+    /// Whether one of its lists is longer than what is looked at.
+    fn is_cut(&self) -> bool {
+        let ids = [&self.aliases, &self.upstream, &self.related];
+        ids.into_iter().any(|few| few.is_cut)
+            || self.severity.is_cut
+            || self.affected.is_cut
+            || self.affected.entries.iter().any(Affected::is_cut)
     }
 
     /// The vulnerabilities that it is about; what it calls itself if it names none.
@@ -139,36 +168,49 @@ impl Record {
 
     /// How bad it is, in the words of whoever judged it. Vectors of CVSS are no words.
     fn priority(&self) -> &str {
-        let is_word = |one: &&Severity| !one.kind.0.starts_with("CVSS") && !one.score.0.is_empty();
-        if let Some(own) = self.severity.0.iter().find(is_word) {
-            return &own.score.0;
-        }
-        let of_packages = self.affected.0.iter().flat_map(|one| {
-            let both = [&one.ecosystem_specific, &one.database_specific];
-            both.into_iter().flatten()
+        let own = self.severity.entries.iter();
+        let own = own.filter(|one| !one.kind.0.starts_with("CVSS"));
+        let own = own.map(|one| one.score.0.as_str());
+        let of_all = self.database_specific.iter();
+        let of_all = of_all.flat_map(Specific::priorities);
+        let of_packages = self.affected.entries.iter().flat_map(|one| {
+            let of_ecosystem = one.ecosystem_specific.iter();
+            let of_database = one.database_specific.iter();
+            of_ecosystem
+                .flat_map(Specific::priorities)
+                .chain(of_database.flat_map(Specific::priorities))
         });
-        let specifics = self.database_specific.iter().chain(of_packages);
-        specifics
-            .flat_map(|one| [&one.ubuntu_priority, &one.severity, &one.urgency])
-            .map(|word| word.0.as_str())
-            .find(|word| !word.is_empty())
+        own.chain(of_all)
+            .chain(of_packages)
+            .find(|word| is_word(word))
             .unwrap_or_default()
     }
 }
 
 impl Affected {
-    /// The packages that are installed, if they are named, or the one that they are built from.
-    fn packages(&self) -> impl Iterator<Item = &str> {
-        let binaries = self.ecosystem_specific.iter();
-        let binaries = binaries.flat_map(|one| one.binaries.0.iter().flat_map(|one| &one.0));
-        let is_source = self
-            .ecosystem_specific
-            .as_ref()
-            .is_none_or(|one| one.binaries.0.is_empty());
-        let source = self.package.as_ref().filter(|_| is_source);
-        binaries
-            .map(String::as_str)
-            .chain(source.map(|package| package.name.0.as_str()))
+    /// The packages that are installed, if they are named, or the one that they are built from, unless that is one of
+    /// those of which the record says elsewhere what is installed.
+    fn names<'a>(&'a self, by_binaries: &HashSet<&str>) -> impl Iterator<Item = Name<'a>> {
+        let names = self.binaries();
+        let source = self.source().filter(|_| names.is_empty());
+        let source = source.filter(|source| !by_binaries.contains(source));
+        let installed = names.iter().map(|name| Name::Installed(name));
+        installed.chain(source.map(Name::Source))
+    }
+
+    fn binaries(&self) -> &[String] {
+        let own = self.ecosystem_specific.as_ref();
+        own.map_or(&[][..], |own| own.binaries.names.as_slice())
+    }
+
+    /// The package that it is about.
+    fn source(&self) -> Option<&str> {
+        Some(&self.package.as_ref()?.name.0)
+    }
+
+    fn is_cut(&self) -> bool {
+        let own = self.ecosystem_specific.as_ref();
+        own.is_some_and(|own| own.binaries.is_cut)
     }
 }
 
@@ -191,7 +233,15 @@ impl<'de> Visitor<'de> for Records<'_, '_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut records: A) -> Result<(), A::Error> {
-        while let Some(record) = records.next_element::<Record>()? {
+        let mut number = 0_usize;
+        while let Some(raw) = records.next_element::<&'de RawValue>()? {
+            number += 1;
+            if raw.get().len() > MAX_RECORD {
+                self.0.cut_short();
+                continue;
+            }
+            let record: Record = serde_json::from_str(raw.get())
+                .map_err(|error| A::Error::custom(format!("record {number}: {error}")))?;
             record.add_to(self.0);
         }
         Ok(())
@@ -227,17 +277,24 @@ impl<'de> Visitor<'de> for Answer<'_, '_> {
 }
 
 /// The first entries of a list; none if there is null in its place.
-struct Few<T>(Vec<T>);
+struct Few<T> {
+    entries: Vec<T>,
+    /// Whether there are more.
+    is_cut: bool,
+}
 
 impl<T> Default for Few<T> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self {
+            entries: Vec::new(),
+            is_cut: false,
+        }
     }
 }
 
 impl Few<Word> {
     fn cves(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().filter_map(|word| cve_in(&word.0))
+        self.entries.iter().filter_map(|word| cve_in(&word.0))
     }
 }
 
@@ -261,15 +318,17 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for FewVisitor<T> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Few<T>, A::Error> {
-        let mut few = Vec::new();
-        while few.len() < MOST {
+        let mut few = Few::default();
+        while few.entries.len() < MOST {
             match entries.next_element()? {
-                Some(entry) => few.push(entry),
-                None => return Ok(Few(few)),
+                Some(entry) => few.entries.push(entry),
+                None => return Ok(few),
             }
         }
-        while entries.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Few(few))
+        while entries.next_element::<IgnoredAny>()?.is_some() {
+            few.is_cut = true;
+        }
+        Ok(few)
     }
 }
 
@@ -327,35 +386,80 @@ impl<'de> Visitor<'de> for WordVisitor {
     }
 }
 
-/// Packages that are installed: `{"binary_name": …}`, or names with their versions.
-struct Binary(Vec<String>);
+/// The packages that are built from a source and installed: a list of `{"binary_name": …}`, or of names with versions.
+#[derive(Default)]
+struct Binaries {
+    names: Vec<String>,
+    /// Whether there are more.
+    is_cut: bool,
+}
 
-impl<'de> Deserialize<'de> for Binary {
+impl<'de> Deserialize<'de> for Binaries {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(BinaryVisitor)
+        deserializer.deserialize_any(BinariesVisitor)
     }
 }
 
-struct BinaryVisitor;
+struct BinariesVisitor;
 
-impl<'de> Visitor<'de> for BinaryVisitor {
-    type Value = Binary;
+impl<'de> Visitor<'de> for BinariesVisitor {
+    type Value = Binaries;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of packages that are installed")
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<Binaries, E> {
+        Ok(Binaries::default())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Binaries, A::Error> {
+        let mut binaries = Binaries::default();
+        while entries.next_element_seed(More(&mut binaries))?.is_some() {}
+        Ok(binaries)
+    }
+}
+
+/// Reads one entry of a list of packages that are installed.
+struct More<'a>(&'a mut Binaries);
+
+impl More<'_> {
+    fn name(&mut self, name: String) {
+        if !is_name(&name) {
+            return;
+        }
+        if self.0.names.len() < MOST {
+            self.0.names.push(name);
+        } else {
+            self.0.is_cut = true;
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for More<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for More<'_> {
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("packages that are installed")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Binary, A::Error> {
-        let mut names = Vec::new();
+    fn visit_map<A: MapAccess<'de>>(mut self, mut fields: A) -> Result<(), A::Error> {
         while let Some(key) = fields.next_key::<String>()? {
             let value: Word = fields.next_value()?;
             match key.as_str() {
-                _ if names.len() >= MOST => {}
-                "binary_name" => names.push(value.0),
+                "binary_name" => self.name(value.0),
                 "binary_version" => {}
-                _ => names.push(key),
+                _ => self.name(key),
             }
         }
-        Ok(Binary(names))
+        Ok(())
     }
 }

@@ -2,19 +2,23 @@
 //!
 //! A definition says which vulnerabilities it is about and refers to tests; a test refers to an object, and an object to
 //! the names of packages or to a variable that has them. These come after the definitions, so all is put together at the
-//! end. Where nothing can be followed, the words of the definition name the package.
+//! end. Where nothing can be followed, the words of the definition name the package. What a definition denies it says of
+//! those whom it does not concern, so it names nothing.
 
 mod bounded;
+mod said;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::BufRead;
+use std::mem;
 
 use quick_xml::Reader;
 use quick_xml::escape::unescape;
 use quick_xml::events::{BytesStart, Event};
 
 use self::bounded::Bounded;
-use super::sorted::{Sorted, is_name};
+use self::said::{Text, attribute, package_in};
+use super::sorted::{Name, Priority, Sorted, is_name, is_word};
 use super::{Cves, bad, cve_in, too_large};
 use crate::finding::Finding;
 
@@ -30,14 +34,11 @@ const EACH: usize = 64;
 /// How many vulnerabilities a definition has at most.
 const MOST_CVES: usize = 4_000;
 
-/// How many packages a definition has at most.
-const MOST_PACKAGES: usize = 20_000;
-
 /// How deep elements may lie in each other.
 const DEEPEST: usize = 64;
 
-/// The longest text of an element that is of use, in bytes.
-const LONGEST: usize = 4 * 1024;
+/// What a variable has that is not there: no name, but something to count.
+static NOTHING: [String; 1] = [String::new()];
 
 /// Reads a document that has at most `limit` bytes.
 pub(super) fn read(
@@ -83,8 +84,10 @@ struct Oval {
     /// The names of the elements that are open, as far as they matter.
     open: Vec<Part>,
     seen: bool,
-    text: Option<String>,
+    text: Option<Text>,
     definition: Option<Definition>,
+    /// What the element of a vulnerability that is open says about how bad it is.
+    priority: String,
     definitions: Vec<Definition>,
     /// The test, object or variable that is open.
     id: Option<String>,
@@ -95,15 +98,31 @@ struct Oval {
     /// Names of packages by their variables.
     variables: HashMap<String, Vec<String>>,
     size: usize,
+    /// Whether something is left out.
     is_cut: bool,
+    /// Whether it may be what would have named a package.
+    is_unread: bool,
 }
 
 #[derive(Default)]
 struct Definition {
-    cves: Vec<String>,
+    /// Vulnerabilities, and how bad each of them is if that is said of it alone.
+    cves: BTreeMap<String, String>,
+    /// How bad they are together.
     priority: String,
     packages: Vec<String>,
     tests: Vec<String>,
+    /// Whether it has a criterion that must hold.
+    is_asserted: bool,
+    /// Whether it has one that must not.
+    is_denied: bool,
+}
+
+impl Definition {
+    /// Whether it concerns anybody: it names a vulnerability, and not only what must not be so.
+    fn says_something(&self) -> bool {
+        !self.cves.is_empty() && (self.is_asserted || !self.is_denied)
+    }
 }
 
 enum Named {
@@ -115,6 +134,8 @@ enum Named {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Definition,
+    /// Criteria, and whether what stands in them is denied.
+    Criteria(bool),
     Cve,
     Severity,
     Product,
@@ -149,7 +170,7 @@ impl Oval {
         let part = self.part(name, element)?;
         self.open.push(part);
         if part.has_text() {
-            self.text = Some(String::new());
+            self.text = Some(Text::default());
         }
         Ok(())
     }
@@ -175,8 +196,11 @@ impl Oval {
             _ if name.ends_with("_variable") => Part::Variable,
             _ => return Ok(Part::Other),
         };
-        // What has a longer one is nobody's.
-        self.id = attribute(element, "id")?.filter(|id| id.len() <= MAX_ID);
+        let id = attribute(element, "id")?;
+        if id.as_ref().is_some_and(|id| id.len() > MAX_ID) {
+            self.leave_unread();
+        }
+        self.id = id.filter(|id| id.len() <= MAX_ID);
         self.size += self.id.as_ref().map_or(0, String::len) + EACH;
         Ok(part)
     }
@@ -191,32 +215,56 @@ impl Oval {
                 let source = attribute(element, "source")?.unwrap_or_default();
                 let id = attribute(element, "ref_id")?.unwrap_or_default();
                 if source.eq_ignore_ascii_case("cve") {
-                    self.cve(&id);
+                    self.cve(&id, "");
                 }
             }
             "cve" => {
-                for key in ["priority", "impact"] {
-                    let said = attribute(element, key)?.unwrap_or_default();
-                    self.priority(&said);
-                }
+                let priority = attribute(element, "priority")?;
+                let mut words = priority.into_iter().chain(attribute(element, "impact")?);
+                // What is no word must not hide what is said of the whole advisory.
+                let word = words.find(|word| is_word(word));
+                self.priority = word.unwrap_or_default();
                 return Ok(Part::Cve);
             }
-            "criterion" => {
-                if let Some(test) = attribute(element, "test_ref")?
-                    && self.has_room(&test)
-                    && let Some(definition) = &mut self.definition
-                {
-                    definition.tests.push(test);
-                }
-                let comment = attribute(element, "comment")?.unwrap_or_default();
-                self.package(package_in(&comment));
-            }
+            "criteria" => return Ok(Part::Criteria(self.is_denied(element)?)),
+            "criterion" => self.criterion(element)?,
             "severity" => return Ok(Part::Severity),
             "product" => return Ok(Part::Product),
             "title" => return Ok(Part::Title),
             _ => {}
         }
         Ok(Part::Other)
+    }
+
+    /// Whether an element of a definition's criteria is denied: by itself or by what it stands in, but not by both.
+    fn is_denied(&self, element: &BytesStart<'_>) -> Result<bool, Finding> {
+        let negate = attribute(element, "negate")?;
+        let by_itself = matches!(negate.as_deref().map(str::trim), Some("true" | "1"));
+        let around = self.open.iter().rev().find_map(|part| match part {
+            Part::Criteria(is_denied) => Some(*is_denied),
+            _ => None,
+        });
+        Ok(by_itself != around.unwrap_or_default())
+    }
+
+    fn criterion(&mut self, element: &BytesStart<'_>) -> Result<(), Finding> {
+        let is_denied = self.is_denied(element)?;
+        if let Some(definition) = &mut self.definition {
+            definition.is_denied |= is_denied;
+            definition.is_asserted |= !is_denied;
+        }
+        if is_denied {
+            return Ok(());
+        }
+        if let Some(test) = attribute(element, "test_ref")?
+            && self.has_room(&test)
+            && let Some(definition) = &mut self.definition
+        {
+            definition.tests.push(test);
+        }
+        let comment = attribute(element, "comment")?.unwrap_or_default();
+        self.package(package_in(&comment));
+        Ok(())
     }
 
     /// A part of a test, an object or a variable.
@@ -250,10 +298,8 @@ impl Oval {
     }
 
     fn text(&mut self, more: &str) {
-        if let Some(text) = &mut self.text
-            && text.len() + more.len() <= LONGEST
-        {
-            text.push_str(more);
+        if let Some(text) = &mut self.text {
+            text.add(more);
         }
     }
 
@@ -264,38 +310,48 @@ impl Oval {
         let text = if part.has_text() {
             self.text.take().unwrap_or_default()
         } else {
-            String::new()
+            Text::default()
         };
-        let text = text.trim();
+        self.is_cut |= text.is_cut && matches!(part, Part::Cve | Part::Title);
+        let text = text.kept.trim();
         match part {
             Part::Definition => self.keep_definition(),
-            Part::Cve | Part::Title => self.cve(text),
-            Part::Severity => self.priority(text),
+            Part::Cve => {
+                let priority = mem::take(&mut self.priority);
+                self.cve(text, &priority);
+            }
+            Part::Title => self.cve(text, ""),
+            Part::Severity => self.severity(text),
             Part::Product => self.package(Some(text)),
             Part::Test | Part::Object | Part::Variable => self.id = None,
             Part::Name => self.named(text),
             Part::Value => self.value(text),
-            Part::Other => {}
+            Part::Criteria(_) | Part::Other => {}
         }
     }
 
-    fn cve(&mut self, text: &str) {
+    fn cve(&mut self, text: &str, priority: &str) {
         if let Some(id) = cve_in(text)
-            && self.has_room(id)
+            && self.has_room_of(id.len() + priority.len() + 2 * EACH)
             && let Some(definition) = &mut self.definition
         {
-            self.is_cut |= definition.cves.len() >= MOST_CVES;
-            if !self.is_cut && !definition.cves.iter().any(|known| known == id) {
-                definition.cves.push(id.to_owned());
+            if let Some(known) = definition.cves.get_mut(id) {
+                if known.is_empty() {
+                    priority.clone_into(known);
+                }
+            } else if definition.cves.len() < MOST_CVES {
+                definition.cves.insert(id.to_owned(), priority.to_owned());
+            } else {
+                self.is_cut = true;
             }
         }
     }
 
-    /// The first word about how bad it is counts.
-    fn priority(&mut self, text: &str) {
+    /// How bad all vulnerabilities of a definition are. The first word counts.
+    fn severity(&mut self, text: &str) {
         if let Some(definition) = &mut self.definition
             && definition.priority.is_empty()
-            && text.len() <= EACH
+            && is_word(text)
         {
             text.clone_into(&mut definition.priority);
         }
@@ -329,18 +385,26 @@ impl Oval {
         }
     }
 
-    /// Whether a text may be kept.
-    fn has_room_of(&mut self, bytes: usize) -> bool {
-        self.size += bytes;
-        self.is_cut |= self.size > MOST;
-        !self.is_cut
+    /// Notes that something is not kept that may be what names a package.
+    fn leave_unread(&mut self) {
+        self.is_cut = true;
+        self.is_unread = true;
     }
 
-    /// Keeps the definition that has ended. One that names no vulnerability says nothing.
+    /// Whether so much may be kept.
+    fn has_room_of(&mut self, bytes: usize) -> bool {
+        self.size += bytes;
+        let has_room = self.size <= MOST;
+        if !has_room {
+            self.leave_unread();
+        }
+        has_room
+    }
+
+    /// Keeps the definition that has ended, if it says something.
     fn keep_definition(&mut self) {
         let ended = self.definition.take();
-        let ended = ended.filter(|definition| !definition.cves.is_empty());
-        if let Some(definition) = ended
+        if let Some(definition) = ended.filter(Definition::says_something)
             && self.has_room_of(size_of::<Definition>() + EACH)
         {
             self.definitions.push(definition);
@@ -364,17 +428,20 @@ impl Oval {
             sorted.cut_short();
         }
         for definition in &self.definitions {
-            if definition.cves.is_empty() {
+            let mut concern = sorted.concern(self.tested(definition), !self.is_unread);
+            if !concern.is_named {
+                let said = definition.packages.iter();
+                let said = said.map(|name| Name::Installed(name));
+                concern = sorted.concern(said, !self.is_unread);
+            }
+            // It names some whom it does not concern and nobody else, so it does not concern everybody.
+            if definition.is_denied && !concern.is_named {
                 continue;
             }
-            let tested = self.tested(definition);
-            for cve in &definition.cves {
-                if tested.is_empty() {
-                    let said = definition.packages.iter().map(String::as_str);
-                    sorted.add(cve, &definition.priority, said);
-                } else {
-                    sorted.add(cve, &definition.priority, tested.iter().copied());
-                }
+            for (cve, own) in &definition.cves {
+                let is_own = !own.is_empty();
+                let word = if is_own { own } else { &definition.priority };
+                sorted.add(cve, Priority { word, is_own }, &concern);
             }
             if sorted.is_full() {
                 sorted.cut_short();
@@ -385,43 +452,18 @@ impl Oval {
     }
 
     /// The packages that the tests of a definition look at, perhaps several times.
-    fn tested(&self, definition: &Definition) -> Vec<&str> {
+    fn tested<'a>(&'a self, definition: &'a Definition) -> impl Iterator<Item = Name<'a>> {
         let objects = definition
             .tests
             .iter()
-            .filter_map(|test| self.tests.get(test));
+            .filter_map(move |test| self.tests.get(test));
         let names = objects
-            .filter_map(|object| self.objects.get(object))
+            .filter_map(move |object| self.objects.get(object))
             .flatten();
-        let packages = names.flat_map(|named| match named {
+        let packages = names.flat_map(move |named| match named {
             Named::Package(name) => std::slice::from_ref(name),
-            Named::Variable(id) => self.variables.get(id).map_or(&[][..], Vec::as_slice),
+            Named::Variable(id) => self.variables.get(id).map_or(&NOTHING[..], Vec::as_slice),
         });
-        packages.map(String::as_str).take(MOST_PACKAGES).collect()
+        packages.map(|name| Name::Installed(name))
     }
-}
-
-/// The package that the comment of a criterion names.
-fn package_in(comment: &str) -> Option<&str> {
-    let marks = [
-        " package in ",
-        " DPKG is earlier than ",
-        " is earlier than ",
-    ];
-    let (before, _) = marks.iter().find_map(|mark| comment.split_once(mark))?;
-    let word = before.split_whitespace().next_back()?;
-    Some(word.trim_matches(['\'', '"', '(', ')']))
-}
-
-/// An attribute of an element, without a prefix.
-fn attribute(element: &BytesStart<'_>, name: &str) -> Result<Option<String>, Finding> {
-    for attribute in element.attributes() {
-        let attribute = attribute.map_err(bad)?;
-        let key: &str = attribute.key.as_ref();
-        if key == name {
-            let value: &str = &attribute.value;
-            return Ok(Some(unescape(value).map_err(bad)?.into_owned()));
-        }
-    }
-    Ok(None)
 }

@@ -32,9 +32,38 @@ pub(super) struct Sorted<'a> {
     cut: bool,
 }
 
+/// The name of a package that a vulnerability concerns.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Name<'a> {
+    /// What is installed has this name, so an image that has no such package is not concerned.
+    Installed(&'a str),
+    /// What is installed is built from it and may have other names.
+    Source(&'a str),
+}
+
+/// Which packages a vulnerability concerns.
+#[derive(Debug)]
+pub(super) struct Concern<'a> {
+    packages: BTreeSet<&'a str>,
+    /// Whether packages are named at all, be they installed or not.
+    pub is_named: bool,
+    /// Whether it is known that none are named, so that whoever reads it has to see.
+    is_unclear: bool,
+}
+
+/// How bad a vulnerability is, in the words of whoever judged it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Priority<'a> {
+    /// The word; empty if there is none.
+    pub word: &'a str,
+    /// Whether it is said of this very vulnerability, and not of several together.
+    pub is_own: bool,
+}
+
 #[derive(Debug, Default)]
 struct Entry {
     priority: String,
+    is_own: bool,
     packages: BTreeSet<String>,
 }
 
@@ -67,33 +96,68 @@ impl<'a> Sorted<'a> {
         self.size > MOST || self.names > MOST_NAMES
     }
 
+    /// Which of the packages somebody has. `are_all` says whether these are all names that were given: if some could not
+    /// be read, nothing follows from there being none.
+    pub fn concern<'b>(
+        &mut self,
+        names: impl Iterator<Item = Name<'b>>,
+        are_all: bool,
+    ) -> Concern<'b> {
+        let (mut packages, mut is_named) = (BTreeSet::new(), false);
+        let mut is_whole = are_all;
+        for name in names {
+            if self.is_full() {
+                is_whole = false;
+                break;
+            }
+            self.names += 1;
+            let (name, is_had) = match name {
+                Name::Installed(name) => (name, self.of.is_none_or(|of| of.contains(name))),
+                Name::Source(name) => (name, true),
+            };
+            if !is_name(name) {
+                continue;
+            }
+            is_named = true;
+            if is_had && packages.len() < MOST_NAMES_AT_ONCE {
+                packages.insert(name);
+            } else if is_had {
+                is_whole &= packages.contains(name);
+            }
+        }
+        self.cut |= !is_whole;
+        Concern {
+            packages,
+            is_named,
+            is_unclear: !is_named && is_whole,
+        }
+    }
+
     /// Adds what is known about a vulnerability to what was known.
-    pub fn add<'b>(&mut self, id: &str, priority: &str, packages: impl Iterator<Item = &'b str>) {
+    pub fn add(&mut self, id: &str, priority: Priority<'_>, concern: &Concern<'_>) {
         if self.is_full() {
             self.cut = true;
             return;
         }
-        self.names += 1;
-        let looked_at = packages
-            .take(MOST_NAMES_AT_ONCE)
-            .inspect(|_| self.names += 1);
-        let mut named = looked_at.filter(|name| is_name(name)).peekable();
-        let concerns_all = named.peek().is_none();
-        let of = self.of;
-        let is_had = |name: &&str| of.is_none_or(|of| of.contains(*name));
-        let packages: BTreeSet<&str> = named.filter(is_had).collect();
-        if !is_word(id) || (packages.is_empty() && !concerns_all) {
+        self.names += 1 + concern.packages.len();
+        if concern.packages.is_empty() && !concern.is_unclear {
+            return;
+        }
+        if !is_word(id) {
+            self.cut = true;
             return;
         }
         let entry = self.entries.entry(id.to_owned()).or_insert_with(|| {
             self.size += id.len() + EACH;
             Entry::default()
         });
-        if entry.priority.is_empty() && is_word(priority) {
-            entry.priority = priority.to_ascii_lowercase();
+        let is_better = entry.priority.is_empty() || (priority.is_own && !entry.is_own);
+        if is_better && is_word(priority.word) {
+            entry.priority = priority.word.to_ascii_lowercase();
+            entry.is_own = priority.is_own;
         }
-        for name in packages {
-            if entry.packages.insert(name.to_owned()) {
+        for name in &concern.packages {
+            if entry.packages.insert((*name).to_owned()) {
                 self.size += name.len() + EACH / 2;
             }
         }
@@ -136,7 +200,7 @@ pub(super) fn is_name(name: &str) -> bool {
 }
 
 /// Whether it can be an id or a priority.
-fn is_word(text: &str) -> bool {
+pub(super) fn is_word(text: &str) -> bool {
     let inside = |b: u8| b.is_ascii_alphanumeric() || b"-_.:".contains(&b);
     !text.is_empty() && text.len() <= LONGEST_WORD && text.bytes().all(inside)
 }

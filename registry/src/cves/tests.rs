@@ -5,6 +5,8 @@ use bzip2::write::BzEncoder;
 
 use super::*;
 
+mod left_out;
+
 fn of(names: &[&str]) -> HashSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
@@ -20,6 +22,34 @@ fn packed(text: &[u8]) -> Vec<u8> {
     let mut encoder = BzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(text).unwrap();
     encoder.finish().unwrap()
+}
+
+/// A document with these definitions and a test of each of some packages.
+fn oval(definitions: &str, packages: &[&str]) -> String {
+    let test = |name: &&str| {
+        format!(r#"<dpkginfo_test id="t-{name}"><object object_ref="o-{name}"/></dpkginfo_test>"#)
+    };
+    let object = |name: &&str| {
+        format!(r#"<dpkginfo_object id="o-{name}"><name>{name}</name></dpkginfo_object>"#)
+    };
+    let tests: String = packages.iter().map(test).collect();
+    let objects: String = packages.iter().map(object).collect();
+    format!(
+        "<oval_definitions><definitions>{definitions}</definitions><tests>{tests}</tests>\
+         <objects>{objects}</objects></oval_definitions>"
+    )
+}
+
+fn definition(cve: &str, criteria: &str) -> String {
+    format!(
+        r#"<definition class="vulnerability"><metadata><reference source="CVE" ref_id="{cve}"/>
+        </metadata>{criteria}</definition>"#
+    )
+}
+
+/// A criterion that refers to the test of a package.
+fn criterion(package: &str, more: &str) -> String {
+    format!(r#"<criterion test_ref="t-{package}"{more}/>"#)
 }
 
 const USN: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
@@ -58,7 +88,7 @@ const USN: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
 
 #[test]
 fn oval_becomes_a_list() {
-    let all = r#"[{"cve_id":"CVE-2020-1","priority":"unknown","affected_packages":["curl"]},{"cve_id":"CVE-2021-3449","priority":"high","affected_packages":["openssl"]},{"cve_id":"CVE-2022-24765","priority":"medium","affected_packages":["git","git-man"]},{"cve_id":"CVE-2022-29187","priority":"medium","affected_packages":["git","git-man"]}]"#;
+    let all = r#"[{"cve_id":"CVE-2020-1","priority":"unknown","affected_packages":["curl"]},{"cve_id":"CVE-2021-3449","priority":"high","affected_packages":["openssl"]},{"cve_id":"CVE-2022-24765","priority":"medium","affected_packages":["git","git-man"]},{"cve_id":"CVE-2022-29187","priority":"low","affected_packages":["git","git-man"]}]"#;
     assert_eq!(json(USN, None), all);
     let packed = packed(USN.as_bytes());
     assert_eq!(cves(&packed, None).unwrap().json, all);
@@ -72,10 +102,10 @@ fn what_concerns_only_other_packages_is_left_out() {
     let had = of(&["git", "zlib1g"]);
     assert_eq!(
         json(USN, Some(&had)),
-        r#"[{"cve_id":"CVE-2022-24765","priority":"medium","affected_packages":["git"]},{"cve_id":"CVE-2022-29187","priority":"medium","affected_packages":["git"]}]"#
+        r#"[{"cve_id":"CVE-2022-24765","priority":"medium","affected_packages":["git"]},{"cve_id":"CVE-2022-29187","priority":"low","affected_packages":["git"]}]"#
     );
-    let unclear =
-        r#"[{"id":"CVE-2024-1"},{"id":"CVE-2024-2","affected":[{"package":{"name":"curl"}}]}]"#;
+    let unclear = r#"[{"id":"CVE-2024-1"},{"id":"CVE-2024-2",
+        "affected":[{"package":{"name":"zlib1g"},"ecosystem_specific":{"binaries":[{"curl":"7"}]}}]}]"#;
     assert_eq!(
         json(unclear, Some(&had)),
         r#"[{"cve_id":"CVE-2024-1","priority":"unknown","affected_packages":[]}]"#
@@ -159,6 +189,7 @@ fn records_of_osv_become_a_list() {
 fn what_is_no_document_is_refused_with_a_reason() {
     for (body, why) in [
         ("", "empty"),
+        ("\u{feff}", "empty"),
         ("CVE-2024-1", "neither JSON nor XML"),
         ("<!DOCTYPE html><html></html>", "document type"),
         ("<html><body></body></html>", "no OVAL"),
@@ -181,7 +212,7 @@ fn what_is_no_document_is_refused_with_a_reason() {
         ),
         (
             "[{\"id\":\"CVE-2024-1\"},{\"cve_id\":\"CVE-2024-2\"}]",
-            "missing field",
+            "record 2: missing field",
         ),
         ("{\"id\":1}", "invalid type"),
         ("{\"vulns\":{}}", "invalid type"),
@@ -195,6 +226,153 @@ fn what_is_no_document_is_refused_with_a_reason() {
     assert!(cves(b"[\xff]", None).unwrap_err().message.contains("UTF-8"));
     let large = vec![b' '; MAX_BYTES + 1];
     assert_eq!(cves(&large, None).unwrap_err().kind, FindingKind::TooLarge);
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_document() {
+    let own = r#"[ {"cve_id":"CVE-2024-1"} ]"#;
+    let records = r#"[{"id":"CVE-2024-1"}]"#;
+    for document in [own, records, USN] {
+        let marked = format!("\u{feff}{document}");
+        assert_eq!(json(&marked, None), json(document, None));
+    }
+    let marked = packed(format!("\u{feff}{USN}").as_bytes());
+    assert_eq!(cves(&marked, None).unwrap().json, json(USN, None));
+}
+
+#[test]
+fn a_list_that_later_readers_refuse_is_refused() {
+    let deep = format!("{}{}", "[".repeat(126), "]".repeat(126));
+    for (value, why) in [
+        (deep.as_str(), "recursion limit"),
+        (r#""\ud800""#, "hex escape"),
+        ("[1e999]", "out of range"),
+        (r#"{"a":"\u0000"}"#, "zero byte"),
+        (r#"{"\u0000":"a"}"#, "zero byte"),
+    ] {
+        let list = format!(r#"[{{"cve_id":"CVE-2024-1"}},{{"cve_id":"CVE-2024-2","a":{value}}}]"#);
+        let finding = cves(list.as_bytes(), None).expect_err(&list);
+        assert_eq!(finding.kind, FindingKind::Cves);
+        assert!(finding.message.contains(why), "{list}: {finding}");
+        // Of a record only what is made of it is kept.
+        let list = list.replace("cve_id", "id");
+        assert_eq!(json(&list, None).matches("\"cve_id\":").count(), 2);
+    }
+}
+
+#[test]
+fn what_a_definition_denies_it_does_not_name() {
+    let read = |criteria: &str| {
+        let definition = definition("CVE-2024-1", criteria);
+        json(&oval(&definition, &["curl", "git", "vim"]), None)
+    };
+    let named = |packages: &str| {
+        format!(
+            r#"[{{"cve_id":"CVE-2024-1","priority":"unknown","affected_packages":[{packages}]}}]"#
+        )
+    };
+    let (curl, git) = (criterion("curl", ""), criterion("git", ""));
+    let no_git = criterion("git", r#" negate="true""#);
+    let no = |inside: &str| format!(r#"<criteria negate="1">{inside}</criteria>"#);
+    let all = |inside: &str| format!(r#"<criteria negate="false">{inside}</criteria>"#);
+    for (criteria, packages) in [
+        (all(&(curl.clone() + &git)), r#""curl","git""#),
+        (all(&(curl.clone() + &no_git)), r#""curl""#),
+        (all(&(curl.clone() + &no(&git))), r#""curl""#),
+        (all(&(curl.clone() + &no(&all(&git)))), r#""curl""#),
+        // What is denied twice is said.
+        (no(&(curl.clone() + &no_git)), r#""git""#),
+        (no(&(curl.clone() + &no(&git))), r#""git""#),
+    ] {
+        assert_eq!(read(&criteria), named(packages), "{criteria}");
+    }
+    for criteria in [
+        no_git.clone(),
+        no(&git),
+        no(&(curl + &git)),
+        all(&(r#"<extend_definition definition_ref="d"/>"#.to_owned() + &no_git)),
+        all(r#"<criterion negate="true" comment="vim package in jammy is fixed"/>"#),
+        // The release of the system is asserted, but no package.
+        all(&(r#"<criterion test_ref="unix" comment="Long Term Support"/>"#.to_owned() + &no_git)),
+    ] {
+        assert_eq!(read(&criteria), "[]", "{criteria}");
+    }
+    assert_eq!(read(""), named(""), "nothing is denied");
+}
+
+#[test]
+fn a_vulnerability_has_its_own_priority_before_that_of_its_advisory() {
+    let advisory = |severity: &str, cves: &str| {
+        format!(
+            r#"<definition class="patch"><metadata><reference source="CVE" ref_id="CVE-2024-1"/>
+            <advisory><severity>{severity}</severity>{cves}</advisory></metadata></definition>"#
+        )
+    };
+    let two = advisory(
+        "High",
+        r#"<cve priority="low">CVE-2024-2</cve><cve impact="Moderate" priority="">CVE-2024-3</cve>
+        <cve>CVE-2024-4</cve><cve priority="negligible">CVE-2024-2</cve>
+        <cve priority="not yet known">CVE-2024-5</cve><cve priority="???" impact="Low">CVE-2024-6</cve>"#,
+    ) + &advisory("", r#"<cve priority="medium">CVE-2024-4</cve>"#)
+        + &advisory("critical", "<cve>CVE-2024-2</cve>");
+    let list = json(&oval(&two, &[]), None);
+    let expected = [
+        (1, "high"),
+        (2, "low"),
+        (3, "moderate"),
+        (4, "medium"),
+        (5, "high"),
+        (6, "low"),
+    ];
+    for (id, priority) in expected {
+        let one = format!(r#"{{"cve_id":"CVE-2024-{id}","priority":"{priority}","#);
+        assert!(list.contains(&one), "{one} in {list}");
+    }
+}
+
+#[test]
+fn a_source_concerns_whoever_has_something_built_from_it() {
+    let had = of(&["libc6", "libssl3"]);
+    let list = r#"[{"id":"DEBIAN-CVE-2024-1","affected":[{"package":{"ecosystem":"Debian:12","name":"glibc"}}]},
+        {"id":"CVE-2024-2","affected":[{"package":{"name":"openssl"},
+            "ecosystem_specific":{"binaries":[{"binary_name":"libssl3"},{"binary_name":"openssl"}]}}]},
+        {"id":"CVE-2024-3","affected":[{"package":{"name":"curl"},
+            "ecosystem_specific":{"binaries":[{"binary_name":"curl"}]}}]},
+        {"id":"CVE-2024-4","affected":[{"package":{"name":"zlib"},"ecosystem_specific":{"binaries":[{}]}}]}]"#;
+    let entry = |id: u8, package: &str| {
+        format!(
+            r#"{{"cve_id":"CVE-2024-{id}","priority":"unknown","affected_packages":["{package}"]}}"#
+        )
+    };
+    let kept = [entry(1, "glibc"), entry(2, "libssl3"), entry(4, "zlib")];
+    assert_eq!(json(list, Some(&had)), format!("[{}]", kept.join(",")));
+}
+
+#[test]
+fn a_source_concerns_nobody_where_its_packages_are_named_elsewhere_in_the_record() {
+    let list = r#"[{"id":"UBUNTU-CVE-2024-1","affected":[
+        {"package":{"ecosystem":"Ubuntu:22.04:LTS","name":"curl"}},
+        {"package":{"ecosystem":"Ubuntu:24.04:LTS","name":"curl"},
+            "ecosystem_specific":{"binaries":[{"binary_name":"libcurl4"}]}},
+        {"package":{"ecosystem":"Ubuntu:24.04:LTS","name":"zlib"}}]}]"#;
+    let entry = |packages: &str| {
+        format!(
+            r#"[{{"cve_id":"CVE-2024-1","priority":"unknown","affected_packages":[{packages}]}}]"#
+        )
+    };
+    let had = of(&["libcurl4"]);
+    assert_eq!(json(list, Some(&had)), entry(r#""libcurl4","zlib""#));
+    assert_eq!(json(list, Some(&of(&["git"]))), entry(r#""zlib""#));
+    let list = list.replace("\"zlib\"", "\"curl\"");
+    assert_eq!(json(&list, Some(&of(&["git"]))), "[]");
+}
+
+#[test]
+fn what_is_no_word_hides_no_priority_of_a_record() {
+    let record = r#"{"id":"CVE-2024-1","severity":[{"type":"Ubuntu","score":"not yet known"}],
+        "database_specific":{"severity":"LOW","binaries":"none"},"affected":[{}]}"#;
+    let low = r#"[{"cve_id":"CVE-2024-1","priority":"low","affected_packages":[]}]"#;
+    assert_eq!(json(record, None), low);
 }
 
 #[test]
@@ -218,6 +396,17 @@ fn what_unpacks_to_too_much_is_not_read_to_its_end() {
     assert_eq!(read(&packed, None, 1024 * 1024).unwrap().json, "[]");
     let finding = read(&packed, None, 100_000).unwrap_err();
     assert_eq!(finding.kind, FindingKind::TooLarge);
+}
+
+#[test]
+fn streams_with_nothing_in_them_are_counted() {
+    let (packed, nothing) = (self::packed(USN.as_bytes()), self::packed(b""));
+    assert!(nothing.len() < 20, "{}", nothing.len());
+    let few = [nothing.repeat(5), packed.clone(), nothing.repeat(5)].concat();
+    assert_eq!(cves(&few, None).unwrap().json, json(USN, None));
+    let many = [packed, nothing.repeat(5_000)].concat();
+    let finding = cves(&many, None).unwrap_err();
+    assert!(finding.message.contains("streams"), "{finding}");
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! The index of a layout: which manifest a tag leads to.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -12,7 +14,8 @@ use crate::digest::Digest;
 use crate::error::{Got, RegistryError, malformed};
 use crate::source::{Blob, Repository, Tag};
 
-use super::part::replace;
+use super::blob_path;
+use super::part::{flush_folder, replace};
 
 /// The name of the index.
 pub(crate) const INDEX: &str = "index.json";
@@ -27,7 +30,10 @@ const MARKED: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
 const LOCK: &str = ".lock";
 
 /// The largest index.
-pub(crate) const LARGEST: u64 = 64 * 1024 * 1024;
+pub(crate) const LARGEST: u64 = 16 * 1024 * 1024;
+
+/// The most manifests that an index names. It is written as a whole for every tag, so it must not become too long.
+pub(crate) const MOST: usize = 20_000;
 
 /// The annotation that holds `repository:tag`.
 const REFERENCE: &str = "org.opencontainers.image.ref.name";
@@ -37,7 +43,7 @@ const REFERENCE: &str = "org.opencontainers.image.ref.name";
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Index {
     schema_version: u32,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "not_too_many")]
     manifests: Vec<Entry>,
     #[serde(flatten)]
     rest: Map<String, Value>,
@@ -59,6 +65,18 @@ pub(crate) struct Entry {
     rest: Map<String, Value>,
 }
 
+/// Where a tag leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Led {
+    /// To which manifest.
+    pub digest: Digest,
+    /// Its form.
+    pub media_type: String,
+}
+
+/// Where the tags of each repository lead.
+pub(crate) type Tags = BTreeMap<Repository, BTreeMap<Tag, Led>>;
+
 impl Default for Index {
     fn default() -> Self {
         Self {
@@ -70,16 +88,20 @@ impl Default for Index {
 }
 
 impl Index {
-    /// Reads the index of a folder; none if there is none.
-    pub fn read(folder: &Path) -> io::Result<Got<Option<Self>>> {
-        let file = match File::open(folder.join(INDEX)) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Ok(None)),
-            Err(error) => return Err(error),
-        };
+    /// Opens the index of a folder; none if there is none.
+    pub fn open(folder: &Path) -> io::Result<Option<File>> {
+        match File::open(folder.join(INDEX)) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads an index that is open.
+    pub fn read(file: &File) -> io::Result<Got<Self>> {
         let mut content = Vec::new();
         file.take(LARGEST + 1).read_to_end(&mut content)?;
-        Ok(Self::parse(&content).map(Some))
+        Ok(Self::parse(&content))
     }
 
     /// Reads what an index says.
@@ -100,19 +122,32 @@ impl Index {
         &self.manifests
     }
 
-    /// All tags. What others put in without a repository is none.
-    pub fn tags(&self) -> Vec<(Repository, Tag)> {
-        self.manifests.iter().filter_map(Entry::tag).collect()
+    /// Where all tags lead. What others put in without a repository is none; of two of one name the first counts.
+    pub fn tags(&self) -> Tags {
+        let mut tags = Tags::new();
+        for entry in &self.manifests {
+            let Some((repository, tag)) = entry.tag() else {
+                continue;
+            };
+            let of_it = tags.entry(repository).or_default();
+            of_it.entry(tag).or_insert_with(|| Led {
+                digest: entry.digest,
+                media_type: entry.media_type.clone(),
+            });
+        }
+        tags
     }
 
-    /// Where a tag leads.
-    pub fn find(&self, repository: &Repository, tag: &Tag) -> Option<&Entry> {
+    /// Makes a tag lead somewhere. Whether it led anywhere else before.
+    fn point(&mut self, repository: &Repository, tag: &Tag, blob: &Blob, form: &str) -> bool {
         let name = reference(repository, tag);
-        self.manifests.iter().find(|entry| entry.has(&name))
-    }
-
-    fn point(&mut self, repository: &Repository, tag: &Tag, blob: &Blob, form: &str) {
-        let name = reference(repository, tag);
+        let mut own = self.manifests.iter().filter(|entry| entry.has(&name));
+        if let (Some(only), None) = (own.next(), own.next())
+            && only.blob() == *blob
+            && only.media_type == form
+        {
+            return false;
+        }
         self.manifests.retain(|entry| !entry.has(&name));
         self.manifests.push(Entry {
             media_type: form.to_owned(),
@@ -123,6 +158,7 @@ impl Index {
         });
         let name = |entry: &Entry| entry.annotations.get(REFERENCE).cloned();
         self.manifests.sort_by_cached_key(name);
+        true
     }
 }
 
@@ -149,14 +185,58 @@ fn reference(repository: &Repository, tag: &Tag) -> String {
     format!("{repository}:{tag}")
 }
 
+/// Reads the manifests of an index, and no more than there may be.
+fn not_too_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Entry>, D::Error> {
+    struct Manifests;
+
+    impl<'de> Visitor<'de> for Manifests {
+        type Value = Vec<Entry>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("the manifests of an index")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Vec<Entry>, A::Error> {
+            let mut taken = Vec::new();
+            while let Some(entry) = all.next_element()? {
+                if taken.len() == MOST {
+                    let why = format!("it names more than {MOST} manifests");
+                    return Err(A::Error::custom(why));
+                }
+                taken.push(entry);
+            }
+            Ok(taken)
+        }
+    }
+
+    deserializer.deserialize_seq(Manifests)
+}
+
 /// Makes of a folder a layout, if it is none yet.
 pub(crate) fn begin(folder: &Path) -> io::Result<()> {
-    fs::create_dir_all(folder.join("blobs").join("sha256"))?;
+    let shelf = folder.join("blobs").join("sha256");
     let mark = folder.join(MARK);
-    if mark.exists() {
+    if mark.exists() && shelf.is_dir() {
         return Ok(());
     }
+    // The layout's own three in any case: whoever made them may have been killed before they were on the disk.
+    let made = shelf.ancestors().enumerate();
+    let made = made.take_while(|(depth, path)| *depth < 3 || !path.exists());
+    let made: Vec<&Path> = made.map(|(_, path)| path).collect();
+    let was_there = folder.is_dir();
+    fs::create_dir_all(&shelf)?;
     let _lock = lock(folder)?;
+    // The mark comes last: where it is, each of the folders has its name on the disk.
+    for path in made {
+        match flush_folder(path) {
+            // Whoever made the folder for us answers for its name; we need not be able to read what it lies in.
+            Err(error)
+                if was_there
+                    && path == folder
+                    && error.kind() == io::ErrorKind::PermissionDenied => {}
+            flushed => flushed?,
+        }
+    }
     replace(&mark, MARKED)
 }
 
@@ -168,16 +248,29 @@ pub(crate) fn point(
     form: &str,
 ) -> io::Result<Got<()>> {
     let _lock = lock(folder)?;
-    let mut index = match Index::read(folder)? {
-        Ok(index) => index.unwrap_or_default(),
-        Err(error) => return Ok(Err(error)),
+    let mut index = match Index::open(folder)? {
+        None => Index::default(),
+        Some(file) => match Index::read(&file)? {
+            Ok(index) => index,
+            Err(error) => return Ok(Err(error)),
+        },
     };
-    index.point(repository, tag, blob, form);
+    let place = folder.join(INDEX);
+    if !index.point(repository, tag, blob, form) {
+        // Whoever wrote it may have been killed before it had its name on the disk.
+        return flush_folder(&place).map(Ok);
+    }
+    if index.manifests.len() > MOST {
+        let limit = MOST as u64;
+        return Ok(Err(RegistryError::TooLarge { limit }));
+    }
     let content = serde_json::to_vec_pretty(&index)?;
     if content.len() as u64 > LARGEST {
         return Ok(Err(RegistryError::TooLarge { limit: LARGEST }));
     }
-    replace(&folder.join(INDEX), &content).map(Ok)
+    // What the index names has its name on the disk before, whoever put it there.
+    flush_folder(&blob_path(folder, &blob.digest))?;
+    replace(&place, &content).map(Ok)
 }
 
 /// Waits for other processes that replace the index.
@@ -205,9 +298,12 @@ mod tests {
         index.point(&repository, &tag, &Blob::of(b"one"), "form");
         index.point(&repository, &tag, &Blob::of(b"two"), "form");
         assert_eq!(index.manifests().len(), 2);
-        let found = index.find(&repository, &tag).unwrap();
-        assert_eq!(found.blob(), Blob::of(b"two"));
-        assert_eq!(index.tags(), [(repository, tag)]);
+        let led = Led {
+            digest: Digest::of(b"two"),
+            media_type: "form".to_owned(),
+        };
+        let of_it = BTreeMap::from([(tag, led)]);
+        assert_eq!(index.tags(), Tags::from([(repository, of_it)]));
         let again = serde_json::to_value(&index).unwrap();
         assert_eq!(again["annotations"]["a"], "b");
         assert_eq!(again["manifests"][0]["platform"]["os"], "linux");
@@ -224,5 +320,75 @@ mod tests {
         ] {
             assert!(Index::parse(text.as_bytes()).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn an_index_does_not_become_too_long() {
+        let entry = |number: usize| {
+            format!(
+                r#"{{"mediaType":"x","digest":"{}","size":0,"annotations":{{"{REFERENCE}":"a:{number}"}}}}"#,
+                Digest::of(b"")
+            )
+        };
+        let with = |count: usize| {
+            let entries: Vec<String> = (0..count).map(entry).collect();
+            let entries = entries.join(",");
+            format!(r#"{{"schemaVersion":2,"manifests":[{entries}]}}"#)
+        };
+        let error = Index::parse(with(MOST + 1).as_bytes()).unwrap_err();
+        assert!(error.to_string().contains("more than 20000"), "{error}");
+
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path();
+        begin(folder).unwrap();
+        let full = with(MOST);
+        fs::write(folder.join(INDEX), &full).unwrap();
+        let (repository, tag) = ("a".parse().unwrap(), "more".parse().unwrap());
+        let pointed = point(folder, (&repository, &tag), &Blob::of(b"one"), "form");
+        let limit = MOST as u64;
+        assert!(matches!(
+            pointed.unwrap(),
+            Err(RegistryError::TooLarge { limit: said }) if said == limit
+        ));
+        assert_eq!(fs::read_to_string(folder.join(INDEX)).unwrap(), full);
+    }
+
+    #[test]
+    fn no_index_is_written_before_the_folder_of_its_blobs_is_on_the_disk() {
+        let place = tempfile::tempdir().unwrap();
+        let (repository, tag) = ("a".parse().unwrap(), "main".parse().unwrap());
+        let names = (&repository, &tag);
+        assert!(point(place.path(), names, &Blob::of(b"one"), "form").is_err());
+        assert!(!place.path().join(INDEX).exists());
+    }
+
+    /// Whoever may read everything sees no difference.
+    #[test]
+    fn a_layout_is_made_in_a_folder_that_lies_in_one_that_nobody_may_read() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let place = tempfile::tempdir().unwrap();
+        let closed = place.path().join("closed");
+        let folder = closed.join("ours");
+        fs::create_dir_all(&folder).unwrap();
+        let may = |mode| fs::set_permissions(&closed, fs::Permissions::from_mode(mode));
+        may(0o300).unwrap();
+        let begun = begin(&folder);
+        may(0o700).unwrap();
+        begun.unwrap();
+        assert!(folder.join(MARK).is_file());
+    }
+
+    #[test]
+    fn a_layout_is_made_in_folders_that_are_not_there_yet() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("one/two/three");
+        for _ in 0..2 {
+            begin(&folder).unwrap();
+            assert!(folder.join("blobs/sha256").is_dir());
+        }
+        fs::remove_dir_all(folder.join("blobs")).unwrap();
+        begin(&folder).unwrap();
+        assert!(folder.join("blobs/sha256").is_dir());
     }
 }

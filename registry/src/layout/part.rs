@@ -2,13 +2,14 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use futures_util::StreamExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 
 use crate::digest::{Digest, Hasher};
-use crate::error::{Class, Got, RegistryError, malformed};
+use crate::error::{Got, RegistryError, malformed};
 use crate::source::Origin;
 
 /// How much is read from a file at once.
@@ -47,14 +48,19 @@ impl Part {
     pub async fn take(path: PathBuf) -> Got<Self> {
         let at = path.clone();
         let file = blocking(move || {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(&at)?;
-            file.lock()?;
-            Ok(file)
+            loop {
+                let file = OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .create(true)
+                    .truncate(false)
+                    .open(&at)?;
+                file.lock()?;
+                // Whoever had it before us may have removed it or given it its name.
+                if is_still(&file, &at)? {
+                    return Ok(file);
+                }
+            }
         })
         .await?;
         Ok(Self {
@@ -77,10 +83,12 @@ impl Part {
         }
         let carried_on = length > 0;
         match self.append(whole, from, hasher, length).await {
-            // What was there may have been of something else.
-            Err(error) if carried_on && error.class() == Class::Lasting => {
-                self.append(whole, from, Hasher::default(), 0).await
-            }
+            // What was there may have been of something else. That the rest cannot be had now says nothing about it.
+            Err(
+                RegistryError::WrongDigest { .. }
+                | RegistryError::TooLarge { .. }
+                | RegistryError::Malformed { .. },
+            ) if carried_on => self.append(whole, from, Hasher::default(), 0).await,
             filled => filled,
         }
     }
@@ -93,6 +101,30 @@ impl Part {
             flush_folder(&to)
         })
         .await
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes it. Whoever waits for it makes a new one.
+    pub async fn discard(self) -> Got<()> {
+        let path = self.path.clone();
+        let remove = move || match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+        blocking(remove).await
+    }
+
+    /// Leaves it to whoever carries it on. With an empty one there is nothing to carry on, so it goes.
+    pub async fn leave(self) {
+        let file = self.file.metadata().await;
+        if file.is_ok_and(|file| file.len() == 0) {
+            // The error that led here says more than that an empty file stays.
+            let _ = self.discard().await;
+        }
     }
 
     /// The digest of what is there. Too much of it is worth nothing.
@@ -160,6 +192,16 @@ impl Part {
     }
 }
 
+/// Whether a path leads to a file that is open.
+fn is_still(file: &File, path: &Path) -> io::Result<bool> {
+    let own = file.metadata()?;
+    match std::fs::metadata(path) {
+        Ok(there) => Ok((own.dev(), own.ino()) == (there.dev(), there.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Writes a small file so that there is either the old one or the whole new one.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     use std::io::Write as _;
@@ -188,4 +230,34 @@ pub(crate) async fn blocking<T: Send + 'static>(
 ) -> Got<T> {
     let done = tokio::task::spawn_blocking(work).await;
     Ok(done.map_err(io::Error::other)??)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_may_lead_to_another_file_than_the_one_that_was_opened() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("one.part");
+        let file = File::create(&path).unwrap();
+        assert!(is_still(&file, &path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        assert!(!is_still(&file, &path).unwrap());
+        let _other = File::create(&path).unwrap();
+        assert!(!is_still(&file, &path).unwrap());
+    }
+
+    #[tokio::test]
+    async fn only_an_empty_part_goes_when_it_is_left() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("one.part");
+        let part = Part::take(path.clone()).await.unwrap();
+        part.leave().await;
+        assert!(!path.exists());
+        std::fs::write(&path, "begun").unwrap();
+        let part = Part::take(path.clone()).await.unwrap();
+        part.leave().await;
+        assert_eq!(std::fs::read(&path).unwrap(), b"begun");
+    }
 }

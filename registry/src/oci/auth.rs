@@ -184,18 +184,14 @@ impl Auth {
         Ok(header)
     }
 
-    /// Asks the one that a challenge names for a token.
+    /// Asks the one that a challenge names for a token, once: whoever asks the registry tries again as a whole.
     async fn fetch(&self, sender: &Sender, challenge: &Challenge, scope: &str) -> Got<HeaderValue> {
         let ask = Ask::new(Method::GET, self.realm(challenge, scope)?);
         let credentials = basic(&self.credentials);
-        let mut tries = sender.tries();
-        let text = loop {
-            match given(sender, &ask, credentials.as_ref()).await {
-                Ok(text) => break text,
-                // That there is nobody who gives tokens does not mean that there is no such repository.
-                Err(RegistryError::NotThere) => return Err(RegistryError::Denied),
-                Err(error) => tries.pause(error).await?,
-            }
+        let text = match given(sender, &ask, credentials.as_ref()).await {
+            // That there is nobody who gives tokens does not mean that there is no such repository.
+            Err(RegistryError::NotThere) => return Err(RegistryError::Denied),
+            text => text?,
         };
         let given: Given = serde_json::from_slice(&text)
             // What is wrong with it is not told, for there may be a token in it.

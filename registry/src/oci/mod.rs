@@ -1,6 +1,7 @@
 //! A registry in the network, asked by the OCI distribution protocol.
 
 pub mod auth;
+mod body;
 mod pull;
 mod push;
 mod send;
@@ -21,6 +22,7 @@ use crate::error::{Got, RegistryError, malformed};
 use crate::source::{At, Blob, Body, Manifest, Origin, Registry, Repository, Tag};
 
 use auth::Auth;
+pub(crate) use pull::PROGRESS;
 use send::{Ask, Sender, checked};
 
 /// A registry in the network.

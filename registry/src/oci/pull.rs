@@ -3,13 +3,14 @@
 use std::io;
 use std::sync::Arc;
 
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use reqwest::header::{ACCEPT, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, HeaderValue, RANGE};
 use reqwest::{Method, Response, StatusCode};
 use url::Url;
 
-use super::send::{Ask, Tries, piece};
+use super::body::{Coming, Pieces, body};
+use super::send::{Ask, Tries};
 use super::{Door, pulling};
 use crate::digest::{Digest, Hasher};
 use crate::error::{Got, RegistryError, malformed};
@@ -25,7 +26,7 @@ const ACCEPTED: &str = "application/vnd.oci.image.manifest.v1+json, \
 pub(super) const SAID_DIGEST: &str = "docker-content-digest";
 
 /// How much must have come before a connection that breaks counts as the first one again.
-const PROGRESS: u64 = 1024 * 1024;
+pub(crate) const PROGRESS: u64 = 1024 * 1024;
 
 impl Door {
     /// A manifest, or none if there is no such.
@@ -90,10 +91,10 @@ pub(super) async fn small(
     if blob.size > limit {
         return Err(RegistryError::TooLarge { limit });
     }
-    let mut body = open(door, repository, blob, 0).await?;
+    let mut pieces = open(door, repository, blob, 0).await?;
     let mut whole = Vec::new();
     let mut hasher = Hasher::default();
-    while let Some(piece) = body.next().await {
+    while let Some(piece) = pieces.next().await {
         let piece = piece?;
         hasher.update(&piece);
         whole.extend_from_slice(&piece);
@@ -125,8 +126,7 @@ pub(super) async fn open(
         at: from,
         size: blob.size,
         counted_from: from,
-        answer: None,
-        skip: 0,
+        coming: None,
     };
     // Whether there is such a blob is told at once.
     loop {
@@ -135,15 +135,7 @@ pub(super) async fn open(
             Err(error) => reading.tries.pause(error).await?,
         }
     }
-    let pieces = stream::unfold(Some(reading), |reading| async move {
-        let mut reading = reading?;
-        match reading.next().await {
-            Ok(Some(piece)) => Some((Ok(piece), Some(reading))),
-            Ok(None) => None,
-            Err(error) => Some((Err(error), None)),
-        }
-    });
-    Ok(Box::pin(pieces))
+    Ok(body(reading))
 }
 
 /// A blob that is being read.
@@ -157,19 +149,17 @@ struct Reading {
     /// Where the tries were counted from.
     counted_from: u64,
     tries: Tries,
-    answer: Option<Response>,
-    /// How much of the answer lies before `at`.
-    skip: u64,
+    /// The answer that is being read.
+    coming: Option<Coming>,
 }
 
-impl Reading {
-    /// The next piece, or none at the end.
+impl Pieces for Reading {
     async fn next(&mut self) -> Got<Option<Bytes>> {
         while self.at < self.size {
             match self.piece().await {
                 Ok(piece) => return Ok(Some(piece)),
                 Err(error) => {
-                    self.answer = None;
+                    self.coming = None;
                     if self.at.saturating_sub(self.counted_from) >= PROGRESS {
                         self.counted_from = self.at;
                         self.tries = self.door.sender.tries();
@@ -180,33 +170,26 @@ impl Reading {
         }
         Ok(None)
     }
+}
 
+impl Reading {
     async fn piece(&mut self) -> Got<Bytes> {
-        if self.answer.is_none() {
+        if self.coming.is_none() {
             self.begin().await?;
         }
-        let Some(answer) = &mut self.answer else {
+        let Some(coming) = &mut self.coming else {
             return Err(RegistryError::Stalled);
         };
-        loop {
-            let stalled = self.door.sender.limits.stalled;
-            let Some(mut piece) = piece(stalled, answer).await? else {
-                let why = format!("it ended after {} of {} bytes", self.at, self.size);
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why).into());
-            };
-            let before = self.skip.min(piece.len() as u64);
-            self.skip -= before;
-            piece.advance(usize::try_from(before).unwrap_or(piece.len()));
-            if piece.is_empty() {
-                continue;
-            }
-            self.at = self.at.saturating_add(piece.len() as u64);
-            if self.at > self.size {
-                let limit = self.size;
-                return Err(RegistryError::TooLarge { limit });
-            }
-            return Ok(piece);
+        let Some(piece) = coming.next().await? else {
+            let why = format!("it ended after {} of {} bytes", self.at, self.size);
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why).into());
+        };
+        self.at = self.at.saturating_add(piece.len() as u64);
+        if self.at > self.size {
+            let limit = self.size;
+            return Err(RegistryError::TooLarge { limit });
         }
+        Ok(piece)
     }
 
     /// Asks for what is missing.
@@ -218,14 +201,14 @@ impl Reading {
             ask.headers.insert(RANGE, range);
         }
         let answer = self.door.ask(&ask, &self.scope).await?;
-        self.skip = skipped(&answer, self.at)?;
+        let skip = skipped(&answer, self.at)?;
         let left = self.size - self.at;
         let said = answer.content_length();
-        if let Some(said) = said.filter(|said| *said != left.saturating_add(self.skip)) {
+        if let Some(said) = said.filter(|said| *said != left.saturating_add(skip)) {
             let why = format!("{said} bytes would come where {left} are missing");
             return Err(malformed("blob", why));
         }
-        self.answer = Some(answer);
+        self.coming = Some(Coming::new(answer, &self.door.sender.limits, skip));
         Ok(())
     }
 }

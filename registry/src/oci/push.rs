@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _, stream};
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 use reqwest::Method;
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 
+use super::body::{Pieces, body};
 use super::pull::said_digest;
 use super::send::{Ask, checked, location};
 use super::{Door, pushing};
@@ -27,19 +28,28 @@ impl Door {
         let mut tries = self.sender.tries();
         let mut has_new_token = false;
         loop {
-            match self.push_once(repository, blob, from).await {
+            // Before an upload is begun, which would wait for it.
+            let content = from.open(0).await?;
+            match self.push_once(repository, blob, content).await {
                 Ok(()) => return Ok(()),
+                // Where it comes from has tries of its own; ours would multiply them.
+                Err(Failed::Content(error)) => return Err(error),
                 // The token was over before all had gone out.
-                Err(RegistryError::Denied) if !has_new_token => {
+                Err(Failed::Registry(RegistryError::Denied)) if !has_new_token => {
                     self.auth.forget(&pushing(repository));
                     has_new_token = true;
                 }
-                Err(error) => tries.pause(error).await?,
+                Err(Failed::Registry(error)) => tries.pause(error).await?,
             }
         }
     }
 
-    async fn push_once(&self, repository: &Repository, blob: &Blob, from: &dyn Origin) -> Got<()> {
+    async fn push_once(
+        &self,
+        repository: &Repository,
+        blob: &Blob,
+        content: Body,
+    ) -> Result<(), Failed> {
         let scope = pushing(repository);
         let mut ask = Ask::new(
             Method::POST,
@@ -57,7 +67,7 @@ impl Door {
 
         let sent = Arc::new(AtomicU64::new(0));
         let fault = Fault::default();
-        let pieces = exactly(from.open(0).await?, *blob, Arc::clone(&sent), fault.clone());
+        let pieces = exactly(content, *blob, Arc::clone(&sent), fault.clone());
         let mut request = self
             .sender
             .client(&place)
@@ -71,9 +81,10 @@ impl Door {
         let answer = self.sender.watched(request.send(), &sent, blob.size).await;
         // What went wrong on our side says more than that the connection broke.
         if let Some(fault) = fault.take() {
-            return Err(fault);
+            return Err(Failed::Content(fault));
         }
-        checked(answer?).map(drop)
+        checked(answer?)?;
+        Ok(())
     }
 
     /// Puts a manifest in, under a tag or by its digest alone.
@@ -104,6 +115,20 @@ impl Door {
     }
 }
 
+/// Why something did not go in.
+enum Failed {
+    /// It did not come from where it is.
+    Content(RegistryError),
+    /// The registry did not take it.
+    Registry(RegistryError),
+}
+
+impl From<RegistryError> for Failed {
+    fn from(error: RegistryError) -> Self {
+        Self::Registry(error)
+    }
+}
+
 /// What went wrong with what was to be sent.
 #[derive(Clone, Default)]
 struct Fault(Arc<Mutex<Option<RegistryError>>>);
@@ -124,48 +149,36 @@ impl Fault {
 
 /// What is on its way into a registry.
 struct Sending {
-    body: Body,
+    content: Body,
     left: u64,
     hasher: Hasher,
     blob: Blob,
     sent: Arc<AtomicU64>,
-    fault: Fault,
 }
 
 /// Sends exactly the blob: the last piece goes out only when the digest of all is right.
 fn exactly(
-    body: Body,
+    content: Body,
     blob: Blob,
     sent: Arc<AtomicU64>,
     fault: Fault,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send {
     let sending = Sending {
-        body,
+        content,
         left: blob.size,
         hasher: Hasher::default(),
         blob,
         sent,
-        fault,
     };
-    stream::unfold(Some(sending), |sending| async move {
-        let mut sending = sending?;
-        match sending.next().await {
-            Ok(Some(piece)) => Some((Ok(piece), Some(sending))),
-            Ok(None) => None,
-            Err(error) => {
-                let error = sending.fault.note(error);
-                Some((Err(error), None))
-            }
-        }
-    })
+    body(sending).map_err(move |error| fault.note(error))
 }
 
-impl Sending {
+impl Pieces for Sending {
     async fn next(&mut self) -> Got<Option<Bytes>> {
         if self.left == 0 {
             return Ok(None);
         }
-        let Some(piece) = self.body.next().await.transpose()? else {
+        let Some(piece) = self.content.next().await.transpose()? else {
             return Err(self.other_size(self.blob.size - self.left));
         };
         let length = piece.len() as u64;
@@ -183,7 +196,9 @@ impl Sending {
         self.sent.fetch_add(length, Ordering::Relaxed);
         Ok(Some(piece))
     }
+}
 
+impl Sending {
     fn other_size(&self, found: u64) -> RegistryError {
         let relation = if found > self.blob.size {
             "at least "
@@ -200,13 +215,15 @@ impl Sending {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::stream;
+
     use super::*;
 
     async fn sent(pieces: &[&'static [u8]], blob: Blob) -> (Vec<u8>, Option<RegistryError>) {
         let pieces: Vec<Got<Bytes>> = pieces.iter().map(|p| Ok(Bytes::from_static(p))).collect();
         let fault = Fault::default();
-        let body: Body = Box::pin(stream::iter(pieces));
-        let all = exactly(body, blob, Arc::default(), fault.clone());
+        let content: Body = Box::pin(stream::iter(pieces));
+        let all = exactly(content, blob, Arc::default(), fault.clone());
         let all: Vec<io::Result<Bytes>> = all.collect().await;
         let whole = all.into_iter().flatten().flatten().collect();
         (whole, fault.take())

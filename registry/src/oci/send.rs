@@ -13,6 +13,7 @@ use reqwest::{Certificate, Client, ClientBuilder, Method, Response, StatusCode};
 use tokio::time::{sleep, timeout};
 use url::{Host, Url};
 
+use super::body::{Coming, Pieces as _};
 use crate::address::{Access, Proxy};
 use crate::error::{Got, RegistryError, malformed};
 use crate::limits::Limits;
@@ -161,7 +162,8 @@ impl Sender {
         Err(malformed("answer", "it leads on and on"))
     }
 
-    /// Waits for the answer to a request that brings much along. `sent` tells how much of it went out.
+    /// Waits for the answer to a request that brings much along. `sent` tells how much of it went out. One that only
+    /// drips is given up like one that does not go out at all.
     pub async fn watched(
         &self,
         sending: impl Future<Output = Result<Response, reqwest::Error>> + Send,
@@ -172,13 +174,17 @@ impl Sender {
         let mut before = 0;
         loop {
             // A registry looks through all of it before it answers.
-            let patience = if before < size { 1 } else { 10 };
+            let is_going_out = before < size;
+            let patience = if is_going_out { 1 } else { 10 };
             let patience = self.limits.stalled.saturating_mul(patience);
             if let Ok(answer) = timeout(patience, sending.as_mut()).await {
                 return answer.map_err(broken);
             }
             let now = sent.load(Ordering::Relaxed);
-            if now == before {
+            let least = u128::from(self.limits.slowest).saturating_mul(patience.as_millis());
+            let is_fast_enough = u128::from(now.saturating_sub(before)) * 1_000 >= least;
+            // The last of it may be little.
+            if !is_going_out || (now < size && !is_fast_enough) {
                 return Err(RegistryError::Stalled);
             }
             before = now;
@@ -186,13 +192,14 @@ impl Sender {
     }
 
     /// The whole of an answer that is not larger than allowed.
-    pub async fn read(&self, mut answer: Response, limit: u64) -> Got<Bytes> {
+    pub async fn read(&self, answer: Response, limit: u64) -> Got<Bytes> {
         let too_large = || RegistryError::TooLarge { limit };
         if answer.content_length().is_some_and(|size| size > limit) {
             return Err(too_large());
         }
         let mut whole = Vec::new();
-        while let Some(piece) = piece(self.limits.stalled, &mut answer).await? {
+        let mut coming = Coming::new(answer, &self.limits, 0);
+        while let Some(piece) = coming.next().await? {
             if (whole.len() as u64).saturating_add(piece.len() as u64) > limit {
                 return Err(too_large());
             }
@@ -202,17 +209,9 @@ impl Sender {
     }
 }
 
-/// The next piece of an answer, if it comes in time.
-pub(super) async fn piece(stalled: Duration, answer: &mut Response) -> Got<Option<Bytes>> {
-    timeout(stalled, answer.chunk())
-        .await
-        .map_err(|_| RegistryError::Stalled)?
-        .map_err(broken)
-}
-
 /// How often something is tried.
 #[derive(Debug)]
-pub(super) struct Tries {
+pub(crate) struct Tries {
     pauses: ExponentialBackoff,
     longest_wish: Duration,
 }
@@ -333,7 +332,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// What an error of the connection means. Addresses are left out, for there may be secrets in them.
-fn broken(error: reqwest::Error) -> RegistryError {
+pub(super) fn broken(error: reqwest::Error) -> RegistryError {
     let error = error.without_url();
     if error.is_connect() {
         RegistryError::Unreachable(reasons(&error))
@@ -374,6 +373,33 @@ mod tests {
                 )
             })
             .collect()
+    }
+
+    /// Sends so many bytes every second, and never gets an answer.
+    async fn sending(sent: &AtomicU64, each: u64) -> Result<Response, reqwest::Error> {
+        loop {
+            sleep(Duration::from_secs(1)).await;
+            sent.fetch_add(each, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_that_only_drips_is_given_up() {
+        let mut access = Access::to("https://registry.example/".parse().unwrap());
+        access.proxy = Proxy::None;
+        let sender = Sender::new(&access).unwrap();
+        let patience = access.limits.stalled.saturating_mul(3);
+        for (each, is_given_up) in [(1, true), (1_000, true), (2_000, false)] {
+            let sent = AtomicU64::new(0);
+            let answer = sender.watched(sending(&sent, each), &sent, 10_000_000);
+            let answer = timeout(patience, answer).await;
+            let stalled = matches!(answer, Ok(Err(RegistryError::Stalled)));
+            assert_eq!(stalled, is_given_up, "{each} bytes in a second");
+        }
+        // All went out before the first look, so the answer is waited for longer.
+        let sent = AtomicU64::new(0);
+        let answer = sender.watched(sending(&sent, 1), &sent, 20);
+        assert!(timeout(patience, answer).await.is_err());
     }
 
     #[test]

@@ -41,26 +41,30 @@ impl Door {
     pub(super) async fn tags(&self, repository: &Repository) -> Got<Vec<Tag>> {
         let limits = &self.sender.limits;
         let plain = self.url(repository, &["tags", "list"])?;
-        let mut url = with(&plain, &[("n", &limits.tags_at_once.to_string())]);
+        let numbered = with(&plain, &[("n", &limits.tags_at_once.to_string())]);
+        // How each page is asked for that the registry does not name itself.
+        let mut way = &numbered;
+        let mut url = way.clone();
         let mut reading = Reading::default();
         for _ in 0..limits.tag_pages {
             if !reading.visited.insert(url.clone()) {
                 return Err(malformed("list of tags", "a page leads to one before it"));
             }
             let is_first = reading.visited.len() == 1;
-            let (headers, page) = match self.tag_page(&url, repository).await {
-                // Some do not know that one can ask for so many.
+            let answer = self.tag_page(&url, repository).await;
+            let (headers, page) = match answer {
+                // Some do not know that one can ask for so many; later pages are asked for without a number, too.
                 Err(RegistryError::Status(400)) if is_first => {
-                    self.tag_page(&plain, repository).await?
+                    way = &plain;
+                    url = way.clone();
+                    reading.visited.insert(url.clone());
+                    self.tag_page(&url, repository).await?
                 }
                 answer => answer?,
             };
             match self.take(&mut reading, &url, &headers, page)? {
                 Next::Linked(next) => url = next,
-                Next::Behind(last) => {
-                    let number = limits.tags_at_once.to_string();
-                    url = with(&plain, &[("n", &number), ("last", &last)]);
-                }
+                Next::Behind(last) => url = with(way, &[("last", &last)]),
                 Next::End => return Ok(reading.found),
             }
         }

@@ -1,16 +1,15 @@
 //! Files that lie beside a registry or somewhere else in the network.
 
-use std::time::Duration;
-
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 use futures_util::stream;
 use reqwest::header::{ETAG, HeaderMap, HeaderValue, IF_NONE_MATCH, RANGE};
-use reqwest::{Method, Response, StatusCode};
+use reqwest::{Method, StatusCode};
 use url::{Origin, Url};
 
 use super::auth;
+use super::body::{Coming, body};
 use super::pull::skipped;
-use super::send::{Ask, Sender, checked, names_of, piece};
+use super::send::{Ask, Sender, Tries, checked, names_of};
 use crate::address::{Access, Address};
 use crate::error::{Got, RegistryError, malformed};
 use crate::source::Body;
@@ -113,50 +112,18 @@ impl Web {
             }
         };
         let skip = skipped(&answer, from)?;
-        let reading = Reading {
-            stalled: self.sender.limits.stalled,
-            answer,
-            skip,
-        };
-        let pieces = stream::unfold(Some(reading), |reading| async move {
-            let mut reading = reading?;
-            match reading.next().await {
-                Ok(Some(piece)) => Some((Ok(piece), Some(reading))),
-                Ok(None) => None,
-                Err(error) => Some((Err(error), None)),
-            }
-        });
-        Ok(Box::pin(pieces))
+        Ok(body(Coming::new(answer, &self.sender.limits, skip)))
+    }
+
+    /// How often a file is taken up again that breaks off.
+    pub(crate) fn tries(&self) -> Tries {
+        self.sender.tries()
     }
 
     /// The credentials are for the registry's own host.
     fn credentials_for(&self, url: &Url) -> Option<&HeaderValue> {
         let is_own = self.own.as_ref() == Some(&url.origin());
         self.credentials.as_ref().filter(|_| is_own)
-    }
-}
-
-/// A file that is being read.
-struct Reading {
-    answer: Response,
-    stalled: Duration,
-    /// How much of the answer lies before what is wanted.
-    skip: u64,
-}
-
-impl Reading {
-    async fn next(&mut self) -> Got<Option<Bytes>> {
-        loop {
-            let Some(mut piece) = piece(self.stalled, &mut self.answer).await? else {
-                return Ok(None);
-            };
-            let before = self.skip.min(piece.len() as u64);
-            self.skip -= before;
-            piece.advance(usize::try_from(before).unwrap_or(piece.len()));
-            if !piece.is_empty() {
-                return Ok(Some(piece));
-            }
-        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use url::Url;
+
 use crate::finding::{Finding, FindingKind};
 
 /// The longest address, in bytes: it is looked up by.
@@ -53,18 +55,29 @@ fn bad(key: &str, why: impl AsRef<str>) -> Finding {
     Finding::about(FindingKind::BadField, format!("spec.{key}"), why)
 }
 
-/// Whether it is an https address with a host and without a user.
+/// Whether it is an https address with a host and without a user. What stands behind its path leads nowhere, so slashes
+/// may be hidden there.
 fn is_address(url: &str) -> bool {
     let Some(rest) = url.strip_prefix("https://") else {
         return false;
     };
-    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (host, rest) = before(rest, &['/', '?', '#']);
+    let (path, more) = before(rest, &['?', '#']);
     let in_host = |b: u8| b.is_ascii_alphanumeric() || b".-:[]".contains(&b);
-    host.bytes().all(in_host)
-        && host.bytes().any(|b| b.is_ascii_alphanumeric())
-        && path.bytes().all(|b| b.is_ascii_graphic() && b != b'\\')
-        && path.split(['/', '?', '#']).all(|part| part != "..")
+    let is_plain = |byte: Option<u8>| byte.is_some_and(|byte| !byte.is_ascii_control());
+    !host.is_empty()
+        && host.bytes().all(in_host)
+        && rest.bytes().all(|b| b.is_ascii_graphic() && b != b'\\')
+        && path.split('/').all(|part| part != "..")
         && !hides_something(path)
+        && escaped(more).all(is_plain)
+        // It knows what a host and a port are.
+        && Url::parse(url).is_ok_and(|url| url.has_host())
+}
+
+/// What stands before the first of some marks, and the rest with the mark.
+fn before<'a>(text: &'a str, marks: &[char]) -> (&'a str, &'a str) {
+    text.split_at(text.find(marks).unwrap_or(text.len()))
 }
 
 /// Whether it is a relative path that does not lead out: each part is a name.
@@ -77,12 +90,15 @@ fn is_path(url: &str) -> bool {
 /// Whether a percent sign stands for something that has a meaning in a path: a slash, a backslash, a dot, another
 /// percent sign or a character of control.
 fn hides_something(path: &str) -> bool {
-    path.split('%').skip(1).any(|rest| {
-        let digits = rest.get(..2).unwrap_or_default();
-        match u8::from_str_radix(digits, 16) {
-            Ok(byte) => byte.is_ascii_control() || b"/\\.%".contains(&byte),
-            Err(_) => true,
-        }
+    let means_something = |byte: u8| byte.is_ascii_control() || b"/\\.%".contains(&byte);
+    escaped(path).any(|byte| byte.is_none_or(means_something))
+}
+
+/// What each percent sign stands for; None where no two digits follow it.
+fn escaped(text: &str) -> impl Iterator<Item = Option<u8>> {
+    text.split('%').skip(1).map(|rest| {
+        let digits = rest.get(..2)?;
+        u8::from_str_radix(digits, 16).ok()
     })
 }
 
@@ -110,6 +126,13 @@ mod tests {
             "https://cloud-images.ubuntu.com/releases/22.04/release-20250228/x.img",
             "https://files.example:8443/a%20b?version=1",
             "https://files.example",
+            "https://files.example/",
+            "https://files.example?version=1",
+            "https://files.example#a",
+            "https://files.example:8443?version=1",
+            "https://[::1]:8443/x",
+            "https://files.example/x?next=%2Fa%2F..%2Fb&of=100%25",
+            "https://files.example/x#%2Fa",
             "files-edge-orch/repository/microvisor/non_rt/edge-3.0.raw.gz",
             "a%2bb",
         ] {
@@ -119,6 +142,20 @@ mod tests {
             "http://files.example/x",
             "https://",
             "https:///x",
+            "https://:8443/x",
+            "https://:8443",
+            "https://?x",
+            "https://#x",
+            "https://files.example:port/x",
+            "https://files.example:99999/x",
+            "https://[::1/x",
+            "https://files.example?a b",
+            "https://files.example/x?a=%00",
+            "https://files.example/x?a=%0a",
+            "https://files.example/x?a=%",
+            "https://files.example/x?a=\\",
+            "https://files.example/a%2Fb?x",
+            "https://user@files.example?x",
             "https://user:word@files.example/x",
             "https://files.example/../x",
             "https://files.example/a\\b",

@@ -131,6 +131,75 @@ fn each_bad_value_is_named() {
     );
 }
 
+/// The profile with these signatures of its image.
+fn signed(signatures: &[&str]) -> String {
+    let lines = signatures.iter().map(|one| format!("\n    - {one}"));
+    with(
+        "architecture",
+        &format!("  osImageSignatures:{}", lines.collect::<String>()),
+    )
+}
+
+#[test]
+fn the_signatures_of_an_image_are_taken_as_they_are_written() {
+    let key = "0123456789abcdef".repeat(4);
+    let signature = format!("{key}:MEUCIQ+/aQ==");
+    let longest = format!("{key}:{}", "A".repeat(188));
+    let quoted = format!("\"{longest}\"");
+    let profile = read(&signed(&[signature.as_str(), quoted.as_str()])).expect("a profile");
+    assert_eq!(profile.image_signatures, [signature.clone(), longest]);
+    assert!(profile.remarks.is_empty(), "{:?}", profile.remarks);
+    let eight = signed(&[signature.as_str(); MAX_SIGNATURES]);
+    assert_eq!(read(&eight).expect("a profile").image_signatures.len(), 8);
+    for none in ["", "  osImageSignatures: []", "  osImageSignatures: ~"] {
+        let profile = read(&with("architecture", none)).expect(none);
+        assert!(profile.image_signatures.is_empty(), "{none}");
+    }
+}
+
+#[test]
+fn a_signature_of_an_image_that_is_none_is_named() {
+    let key = "0123456789abcdef".repeat(4);
+    let good = format!("{key}:MEUC");
+    let long = format!("{key}:{}", "A".repeat(192));
+    for bad in [
+        "''".to_owned(),
+        key.clone(),
+        format!("'{key}:'"),
+        format!("{key}:MEU"),
+        format!("{key}:ME-_"),
+        format!("{key}:MEUC:MEUC"),
+        format!("{}:MEUC", key.to_uppercase()),
+        format!("{}:MEUC", &key[1..]),
+        format!("{key}0:MEUC"),
+        format!("sha256:{key}"),
+        long,
+    ] {
+        let finding = read(&signed(&[good.as_str(), bad.as_str()])).expect_err(&bad);
+        assert_eq!(finding.kind, FindingKind::BadField, "{bad}: {finding}");
+        let field = finding.field.as_deref();
+        assert_eq!(field, Some("spec.osImageSignatures[1]"), "{bad}");
+    }
+    let nine = signed(&[good.as_str(); MAX_SIGNATURES + 1]);
+    let finding = read(&nine).expect_err("too many");
+    assert_eq!(finding.field.as_deref(), Some("spec.osImageSignatures"));
+    assert!(finding.message.contains("more than 8"), "{finding}");
+    for shape in ["[[a]]", "{a: b}", "[{a: b}]"] {
+        let line = format!("  osImageSignatures: {shape}");
+        let finding = read(&with("architecture", &line)).expect_err(shape);
+        assert_eq!(finding.kind, FindingKind::Yaml, "{shape}: {finding}");
+    }
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_profile() {
+    let marked = "\u{feff}".to_owned() + EDGE;
+    assert_eq!(read(&marked), read(EDGE));
+    let kind = |yaml: &str| read(yaml).expect_err(yaml).kind;
+    assert_eq!(kind("\u{feff}"), FindingKind::NotAProfile);
+    assert_eq!(kind("\u{feff}<html></html>"), FindingKind::NotAProfile);
+}
+
 #[test]
 fn a_package_based_system_needs_no_image() {
     let yaml = with("type", "  type: OS_TYPE_MUTABLE").replace("osImageSha256:", "description:");

@@ -32,6 +32,7 @@ pub(super) struct Document {
     pub metadata: BTreeMap<String, String>,
     pub spec: BTreeMap<&'static str, String>,
     pub bundle: BTreeMap<String, String>,
+    pub signatures: Vec<String>,
     /// Keys that no profile has.
     pub unknown: Vec<String>,
 }
@@ -40,6 +41,8 @@ pub(super) struct Document {
 pub(super) fn read(yaml: &[u8]) -> Result<Document, Finding> {
     let bad = |why: String| Finding::new(FindingKind::Yaml, why);
     let text = str::from_utf8(yaml).map_err(|error| bad(format!("it is not UTF-8: {error}")))?;
+    // Some editors put a byte order mark before a text. It is no part of it.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim_start().starts_with('<') {
         return Err(Finding::new(FindingKind::NotAProfile, "it is a web page"));
     }
@@ -57,6 +60,7 @@ pub(super) fn read(yaml: &[u8]) -> Result<Document, Finding> {
         metadata: root.metadata.0,
         spec: spec.texts,
         bundle: spec.bundle.0,
+        signatures: spec.signatures,
         unknown,
     })
 }
@@ -122,6 +126,7 @@ impl<'de> Visitor<'de> for RootVisitor {
 struct Spec {
     texts: BTreeMap<&'static str, String>,
     bundle: Texts,
+    signatures: Vec<String>,
     unknown: Vec<String>,
 }
 
@@ -148,6 +153,9 @@ impl<'de> Visitor<'de> for SpecVisitor {
                 spec.texts.insert(known, text.unwrap_or_default());
             } else if key == "platformBundle" {
                 spec.bundle = fields.next_value()?;
+            } else if key == "osImageSignatures" {
+                let signatures: Option<Vec<String>> = fields.next_value()?;
+                spec.signatures = signatures.unwrap_or_default();
             } else {
                 fields.next_value::<IgnoredAny>()?;
                 spec.unknown.push(key);

@@ -81,10 +81,13 @@ fn indent_of(line: &str) -> &str {
     line.get(..length).unwrap_or_default()
 }
 
-/// Whether a value goes on in the next lines.
+/// Whether a value goes on in the next lines. Those of a list may stand as far to the left as its key.
 fn continues(below: &[&str], indent: &str) -> bool {
     let next = below.iter().find(|line| says_something(line));
-    next.is_some_and(|line| indent_of(line).len() > indent.len())
+    next.is_some_and(|line| {
+        let is_of_list = line.trim() == "-" || line.trim_start().starts_with("- ");
+        indent_of(line).len() > indent.len() || is_of_list
+    })
 }
 
 /// The value in the line of a key, without a comment.
@@ -162,6 +165,8 @@ mod tests {
             "metadata:\n  release: |\n    1\nspec:\n",
             "{metadata: {release: 1}, spec: {}}",
             "metadata: null\nspec:\n",
+            "metadata:\n  release:\n  - 1\nspec:\n",
+            "metadata:\n  release:\n  -\nspec:\n",
         ] {
             assert_eq!(set(text, "metadata", "release", "2"), None, "{text}");
         }

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, LOCATION, RETRY_AFTER};
@@ -12,6 +13,9 @@ use futures_util::{StreamExt as _, stream};
 
 /// How large a piece of an endless answer is.
 const PIECE: usize = 64 * 1024;
+
+/// How long an answer that drips waits before each byte.
+const DRIP: Duration = Duration::from_millis(100);
 
 /// Something that goes wrong.
 #[derive(Clone, Debug)]
@@ -64,6 +68,8 @@ pub enum Way {
     Cut,
     /// The answer comes byte by byte.
     Slow,
+    /// The answer comes byte by byte, and after each of them nothing comes for a while.
+    Drip,
     /// One byte of the answer is another.
     Corrupt,
     /// The answer is a page for people.
@@ -133,6 +139,7 @@ async fn spoil_body(way: Way, answer: Response) -> Response {
                 .map(|byte| Ok::<_, Infallible>(vec![byte]));
             (Some(length), Body::from_stream(stream::iter(bytes)))
         }
+        Way::Drip => (Some(length), Body::from_stream(drops(whole))),
         Way::Corrupt => {
             let mut bytes = whole.to_vec();
             if let Some(byte) = bytes.last_mut() {
@@ -154,6 +161,14 @@ async fn spoil_body(way: Way, answer: Response) -> Response {
             .insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
     Response::from_parts(head, body)
+}
+
+/// The bytes of a content, one after the other.
+fn drops(content: Bytes) -> impl futures_util::Stream<Item = Result<Vec<u8>, Infallible>> + Send {
+    stream::iter(content).then(|byte| async move {
+        tokio::time::sleep(DRIP).await;
+        Ok::<_, Infallible>(vec![byte])
+    })
 }
 
 /// So many zeros.

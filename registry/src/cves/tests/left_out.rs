@@ -1,0 +1,194 @@
+//! Whatever is left out, it is said.
+
+use super::*;
+
+/// The list, and whether something is missing.
+fn made(body: &str, of: Option<&HashSet<String>>) -> (String, bool) {
+    let cves = cves(body.as_bytes(), of).expect("vulnerabilities");
+    (cves.json, cves.cut)
+}
+
+fn ids(list: &str) -> usize {
+    list.matches("\"cve_id\":").count()
+}
+
+fn entry(id: &str, packages: &str) -> String {
+    format!(r#"{{"cve_id":"{id}","priority":"unknown","affected_packages":[{packages}]}}"#)
+}
+
+/// So many different names of packages, each in some text.
+fn names(count: usize, text: impl Fn(&str) -> String) -> Vec<String> {
+    (0..count).map(|n| text(&format!("p{n}"))).collect()
+}
+
+/// A document with one definition whose test looks at these packages, by a variable.
+fn by_variable(packages: &[String]) -> String {
+    let values = packages.concat();
+    let definition = definition("CVE-2024-1", r#"<criterion test_ref="t"/>"#);
+    format!(
+        r#"<oval_definitions>{definition}<a_test id="t"><object object_ref="o"/></a_test>
+        <an_object id="o"><name var_ref="none"/><name var_ref="v"/></an_object>
+        <a_variable id="v">{values}</a_variable></oval_definitions>"#
+    )
+}
+
+#[test]
+fn what_a_node_has_is_found_behind_many_packages_that_it_has_not() {
+    let packages = names(25_001, |name| format!("<value>{name}</value>"));
+    let document = by_variable(&packages);
+    let had = of(&["p25000"]);
+    let list = format!("[{}]", entry("CVE-2024-1", "\"p25000\""));
+    assert_eq!(made(&document, Some(&had)), (list.clone(), false));
+
+    let packages = names(28_000, |name| format!(r#"{{"binary_name":"{name}"}}"#));
+    let affected: Vec<_> = packages
+        .chunks(4_000)
+        .map(|some| {
+            let some = some.join(",");
+            format!(r#"{{"ecosystem_specific":{{"binaries":[{some}]}}}}"#)
+        })
+        .collect();
+    let affected = affected.join(",");
+    let document = format!(r#"{{"id":"CVE-2024-1","affected":[{affected}]}}"#);
+    assert_eq!(made(&document, Some(&had)), (list, false));
+}
+
+#[test]
+fn more_packages_than_an_entry_has_are_said_to_be_missing() {
+    for (count, is_cut) in [(20_000, false), (20_001, true)] {
+        let packages = names(count, |name| format!("<value>{name}</value>"));
+        let (list, cut) = made(&by_variable(&packages), None);
+        assert_eq!((list.matches("\"p").count() - 1, cut), (20_000, is_cut));
+    }
+}
+
+#[test]
+fn more_entries_of_a_record_than_are_looked_at_are_said_to_be_missing() {
+    for (count, is_cut) in [(4_000, false), (4_001, true)] {
+        let list = |text: &str| vec![text; count].join(",");
+        let binaries = names(count, |name| format!(r#"{{"binary_name":"{name}"}}"#)).join(",");
+        let versions = names(count, |name| format!(r#""{name}":"1""#)).join(",");
+        for fields in [
+            format!(r#""aliases":[{}]"#, list(r#""CVE-2024-1""#)),
+            format!(r#""upstream":[{}]"#, list(r#""CVE-2024-1""#)),
+            format!(r#""related":[{}]"#, list(r#""CVE-2024-1""#)),
+            format!(r#""severity":[{}]"#, list("{}")),
+            format!(
+                r#""affected":[{}]"#,
+                list(r#"{"package":{"name":"a"},"more":1}"#)
+            ),
+            format!(r#""affected":[{{"ecosystem_specific":{{"binaries":[{binaries}]}}}}]"#),
+            format!(r#""affected":[{{"ecosystem_specific":{{"binaries":[{{{versions}}}]}}}}]"#),
+        ] {
+            let record =
+                format!(r#"{{"id":"GHSA-1",{fields},"database_specific":{{"severity":"low"}}}}"#);
+            let (_, cut) = made(&record, None);
+            let begin: String = fields.chars().take(60).collect();
+            assert_eq!(cut, is_cut, "{count} in {begin}");
+        }
+    }
+}
+
+#[test]
+fn a_record_of_which_not_all_was_read_does_not_concern_everybody() {
+    let affected = vec!["{}"; 4_000].join(",");
+    let whole = format!(r#"{{"id":"CVE-2024-1","affected":[{affected}]}}"#);
+    let all = format!("[{}]", entry("CVE-2024-1", ""));
+    assert_eq!(made(&whole, None), (all, false));
+    let more = r#"{"package":{"name":"curl"}}"#;
+    let longer = format!(r#"{{"id":"CVE-2024-1","affected":[{affected},{more}]}}"#);
+    assert_eq!(made(&longer, None), ("[]".to_owned(), true));
+}
+
+#[test]
+fn a_record_that_is_too_large_is_not_begun() {
+    let details = "x".repeat(4 * 1024 * 1024);
+    let large = format!(r#"{{"id":"CVE-2024-1","details":"{details}"}}"#);
+    let small = r#"{"id":"CVE-2024-2"}"#;
+    let left = format!("[{}]", entry("CVE-2024-2", ""));
+    let list = format!("[{small},{large}]");
+    assert_eq!(made(&list, None), (left.clone(), true));
+    let answer = format!(r#"{{"vulns":[{large},{small}]}}"#);
+    assert_eq!(made(&answer, None), (left, true));
+    let finding = cves(large.as_bytes(), None).unwrap_err();
+    assert_eq!(finding.kind, FindingKind::TooLarge);
+}
+
+#[test]
+fn a_vulnerability_whose_id_cannot_be_kept_is_said_to_be_missing() {
+    let long = "9".repeat(65);
+    for (id, count) in [
+        ("CVE-2024-1 or another", 2),
+        ("GHSA 1", 1),
+        (long.as_str(), 1),
+    ] {
+        let records = format!(r#"[{{"id":"CVE-2024-2"}},{{"id":"{id}"}}]"#);
+        let (list, cut) = made(&records, None);
+        assert_eq!((ids(&list), cut), (count, count < 2), "{id}");
+    }
+}
+
+#[test]
+fn a_long_text_is_read_at_its_beginning_and_an_id_never_in_part() {
+    let long = "é".repeat(3_000);
+    let before = " ".repeat(4_086);
+    for (text, count, is_cut) in [
+        (format!("CVE-2024-1 {long}"), 1, true),
+        (format!("CVE-2024-1 &amp; {long} &amp; 2"), 1, true),
+        // Of this one as many bytes are kept as `CVE-2024-1` has.
+        (format!("{before}CVE-2024-12345"), 0, true),
+        (format!("{before}CVE-2024-1"), 1, false),
+    ] {
+        for element in ["title", "cve"] {
+            let document = format!(
+                r#"<oval_definitions><definition class="patch"><{element}>{text}</{element}>
+                </definition></oval_definitions>"#
+            );
+            let (list, cut) = made(&document, None);
+            assert_eq!((ids(&list), cut), (count, is_cut), "{element}");
+        }
+    }
+    // What is of no use may be as long as it likes.
+    let other = format!("<product>{long}</product>");
+    let other = definition("CVE-2024-1", &other);
+    assert!(!made(&oval(&other, &[]), None).1);
+}
+
+#[test]
+fn more_vulnerabilities_than_a_definition_has_do_not_take_the_others_with_them() {
+    for (count, is_cut) in [(4_000, false), (4_001, true)] {
+        let one = |n: usize| format!(r#"<reference source="CVE" ref_id="CVE-2023-{n}"/>"#);
+        let many: String = (0..count).map(one).collect();
+        let many = format!(r#"<definition class="patch">{many}</definition>"#);
+        let other = definition("CVE-2024-1", &criterion("curl", ""));
+        let (list, cut) = made(&oval(&(many + &other), &["curl"]), None);
+        assert_eq!((ids(&list), cut), (4_001, is_cut));
+        assert!(list.ends_with(&(entry("CVE-2024-1", "\"curl\"") + "]")));
+    }
+}
+
+#[test]
+fn a_definition_whose_tests_were_not_read_does_not_concern_everybody() {
+    let unread = definition("CVE-2024-1", &criterion("curl", ""));
+    let by_words = r#"<criterion test_ref="t-git" comment="git DPKG is earlier than 2"/>"#;
+    let by_words = definition("CVE-2024-2", by_words);
+    let document = oval(&(unread.clone() + &by_words), &["curl", "git"]);
+    let all = [
+        entry("CVE-2024-1", "\"curl\""),
+        entry("CVE-2024-2", "\"git\""),
+    ];
+    assert_eq!(
+        made(&document, None),
+        (format!("[{}]", all.join(",")), false)
+    );
+
+    // Small elements, but each has to be remembered, so the document is over its bound before the tests come.
+    let many = format!("<tests>{}", "<a_test/>".repeat(1_100_000));
+    let document = document.replace("<tests>", &many);
+    let left = format!("[{}]", entry("CVE-2024-2", "\"git\""));
+    assert_eq!(made(&document, None), (left, true));
+
+    let long = "t".repeat(300);
+    let document = oval(&unread, &["curl"]).replace("t-curl", &long);
+    assert_eq!(made(&document, None), ("[]".to_owned(), true));
+}
