@@ -6,6 +6,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use uuid::Uuid;
 
+use crate::model::Sha256;
+
 /// Keeps this node up to date.
 #[derive(Debug, Parser)]
 #[command(name = "evenkeel-agent", version, about, max_term_width = 100)]
@@ -30,6 +32,11 @@ pub enum Command {
     History(History),
     /// Look at everything that an update needs, and say what to do about what is not right.
     Doctor(Doctor),
+    /// Look at the slots of images, or forget that an image failed.
+    Image(Image),
+    /// See to it that the trial of an image ends.
+    #[command(hide = true)]
+    Trial(Trial),
     /// Print a completion script for a shell.
     Completion(Completion),
     /// Print the points at which `--halt-after` can stop.
@@ -136,6 +143,67 @@ pub struct Doctor {
     /// The form of the answer.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
+}
+
+/// Arguments of `image`.
+#[derive(Debug, Args)]
+pub struct Image {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ImageCommand,
+}
+
+/// What to do with images.
+#[derive(Debug, Subcommand)]
+pub enum ImageCommand {
+    /// Show what is in the slots, which one runs, and which images failed here.
+    Show(ImageShow),
+    /// Forget that an image failed here, so that it may be tried again. The agent must not be running.
+    Forget(ImageForget),
+}
+
+/// Arguments of `image show`.
+#[derive(Debug, Args)]
+pub struct ImageShow {
+    /// Where things are.
+    #[command(flatten)]
+    pub place: Where,
+    /// The form of the answer.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// Arguments of `image forget`.
+#[derive(Debug, Args)]
+pub struct ImageForget {
+    /// Where things are.
+    #[command(flatten)]
+    pub place: Where,
+    /// SHA-256 of the image's file, as `image show` shows it.
+    pub digest: Sha256,
+}
+
+/// Arguments of `trial`.
+#[derive(Debug, Args)]
+pub struct Trial {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: TrialCommand,
+}
+
+/// What to do with a trial.
+#[derive(Debug, Subcommand)]
+pub enum TrialCommand {
+    /// Reset the machine if it is on trial and that has not ended at its deadline. A service of its own runs this.
+    Guard(TrialGuard),
+}
+
+/// Arguments of `trial guard`.
+#[derive(Debug, Args)]
+pub struct TrialGuard {
+    /// Where things are.
+    #[command(flatten)]
+    pub place: Where,
 }
 
 /// Arguments of `completion`.

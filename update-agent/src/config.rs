@@ -1,5 +1,7 @@
 //! What the agent can be told by its configuration file and by `EVENKEEL_AGENT_…`.
 
+mod image;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +16,8 @@ use crate::boot;
 use crate::gate::GateSettings;
 use crate::link::{BadProxy, Proxy};
 use crate::modules::packages::Limits;
+
+pub use self::image::{HealthConfig, ImageConfig, Watchdog};
 
 /// Where the configuration file is unless the command line says otherwise. It may be missing.
 pub const FILE: &str = "/etc/evenkeel/agent.toml";
@@ -54,6 +58,8 @@ pub struct Config {
     pub reboot: RebootConfig,
     /// How long apt and dpkg may take.
     pub packages: PackagesConfig,
+    /// How images are fetched, armed and tried.
+    pub image: ImageConfig,
     /// What is logged.
     pub log: LogConfig,
 }
@@ -121,6 +127,7 @@ impl Default for Config {
             gate: GateConfig::default(),
             reboot: RebootConfig::default(),
             packages: PackagesConfig::default(),
+            image: ImageConfig::default(),
             log: LogConfig::default(),
         }
     }
@@ -281,6 +288,29 @@ mod tests {
         for bad in ["\"MiB\"", "\"2 GB\"", "\"99999999999GiB\"", "-1", "true"] {
             assert!(free(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn images_have_a_section_with_two_of_its_own() {
+        let config = load(
+            "[image]\ntries = 2\nwatchdog = \"require\"\nesp = \"/efi\"\n\
+             [image.web]\nplain_http = true\nhosts = [\"cdn.example\"]\n\
+             [image.health]\nunits = [\"app.service\"]\nstable = \"2s\"\ndeadline = \"40s\"\n",
+        );
+        let image = config.unwrap().image;
+        assert_eq!(image.tries, 2);
+        assert_eq!(image.watchdog, Watchdog::Require);
+        assert_eq!(image.esp.as_deref(), Some(Path::new("/efi")));
+        assert!(image.web.plain_http);
+        assert_eq!(image.health.units, ["app.service"]);
+        assert_eq!(image.health.stable, Duration::from_secs(2));
+        assert!(image.health.server, "a default beside what is set");
+        image.check().unwrap();
+        let none = load("[image]\ntries = 0").unwrap().image;
+        assert!(none.check().unwrap_err().contains("image.tries"));
+        let never = load("[image.health]\nstable = \"10m\"").unwrap().image;
+        assert!(never.check().unwrap_err().contains("image.health.stable"));
+        load("[image]\nunsigned_images = true").unwrap_err();
     }
 
     #[test]

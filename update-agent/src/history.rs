@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::durable::{self, FileError};
 use crate::journal::Entry;
-use crate::model::{Account, Change, FailureKind, News, tail};
+use crate::model::{Account, Change, FailureKind, ImageChange, News, tail};
 
 /// So many attempts are kept, the last ones.
 const MOST: usize = 100;
@@ -49,6 +49,12 @@ pub struct Record {
     pub download_bytes: u64,
     /// How it went.
     pub account: Account,
+    /// The image before and after, if one was to be booted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageChange>,
+    /// The version of the image that the node then ran, if its image was to be changed and that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub booted: Option<String>,
 }
 
 impl Record {
@@ -77,6 +83,8 @@ impl Record {
             changed: entry.plan.changes.len(),
             download_bytes: entry.plan.download_bytes,
             account: last.account.clone().unwrap_or_default(),
+            image: entry.plan.image.clone(),
+            booted: last.news.booted().map(str::to_owned),
         })
     }
 }
@@ -173,8 +181,8 @@ mod tests {
     }
 
     fn finished(number: u128) -> Record {
-        let results = Vec::new();
-        Record::of(&entry(number, News::Finished { results })).unwrap()
+        let (results, booted) = (Vec::new(), None);
+        Record::of(&entry(number, News::Finished { results, booted })).unwrap()
     }
 
     fn file() -> (tempfile::TempDir, PathBuf) {
@@ -188,8 +196,12 @@ mod tests {
         let (_folder, path) = file();
         assert!(read(&path).unwrap().is_empty());
         let failure = Failure::with_log(FailureKind::Apply, "no", "words");
-        let results = Vec::new();
-        let failed = Record::of(&entry(1, News::Failed { failure, results })).unwrap();
+        let news = News::Failed {
+            failure,
+            results: Vec::new(),
+            booted: None,
+        };
+        let failed = Record::of(&entry(1, news)).unwrap();
         assert_eq!(failed.kind, Some(FailureKind::Apply));
         assert_eq!(
             (failed.reason.as_str(), failed.log.as_str()),

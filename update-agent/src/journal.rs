@@ -70,6 +70,9 @@ pub struct Entry {
     /// Whether the change asks for a reboot that the node did not make.
     #[serde(default)]
     pub reboot_required: bool,
+    /// Whether nothing is changed before the reboot that was begun: without it the attempt goes back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reboot_is_the_change: bool,
 }
 
 /// How far an attempt has come.
@@ -135,6 +138,7 @@ impl Entry {
             reboot_at: None,
             boot_id: String::new(),
             reboot_required: false,
+            reboot_is_the_change: false,
         }
     }
 
@@ -157,6 +161,11 @@ impl Entry {
             self.phase,
             Phase::Applying | Phase::Rebooting | Phase::Verifying
         )
+    }
+
+    /// Whether the change is a reboot that was not asked for yet: any reset makes it.
+    pub fn is_about_to_boot(&self) -> bool {
+        self.phase == Phase::Rebooting && self.reboot_is_the_change && self.reboots == 0
     }
 
     /// Adds to what a phase took and fetched so far. A clock that was turned back meanwhile adds nothing.
@@ -195,8 +204,9 @@ impl Entry {
 pub struct Point(String);
 
 impl Point {
-    /// The points that an attempt may pass, in order. Between `began` and `reboot-begun` each step has its own. Only an
-    /// attempt that reboots the node passes `reboot-begun`, and once more with each try.
+    /// The points that an attempt may pass, in order. Between `began` and `reboot-begun` each step has its own. `opened` is
+    /// passed once more with each part that was fetched of something long. Only an attempt that reboots the node passes
+    /// `reboot-begun`, and once more with each try.
     pub const FIXED: [&'static str; 8] = [
         "opened",
         "downloaded",
@@ -369,136 +379,4 @@ impl Journal for FileJournal {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::{News, Wish};
-
-    fn event(news: News, sequence: u32) -> Event {
-        Event {
-            sequence,
-            at: DateTime::UNIX_EPOCH,
-            boot_id: String::new(),
-            news,
-            account: None,
-        }
-    }
-
-    fn entry() -> Entry {
-        let target = Target {
-            digest: "d".into(),
-            wish: Wish::Unknown,
-        };
-        Entry {
-            phase: Phase::Staged,
-            events: vec![
-                event(News::Downloading(Plan::default()), 1),
-                event(News::Downloaded, 2),
-            ],
-            acknowledged: 1,
-            ..Entry::new(Uuid::from_u128(7), target)
-        }
-    }
-
-    #[test]
-    fn what_was_written_is_read_until_it_is_cleared() {
-        let folder = tempfile::tempdir().unwrap();
-        let journal = FileJournal::at(folder.path().join("journal.json"));
-        assert_eq!(journal.read().unwrap(), None);
-        journal.write(&Point::fixed("opened"), &entry()).unwrap();
-        assert_eq!(journal.read().unwrap(), Some(entry()));
-        journal.clear().unwrap();
-        assert_eq!(journal.read().unwrap(), None);
-        journal.clear().unwrap();
-    }
-
-    #[test]
-    fn only_what_is_not_acknowledged_is_sent() {
-        let mut entry = entry();
-        let numbers = |entry: &Entry| {
-            entry
-                .unsent()
-                .iter()
-                .map(|event| event.sequence)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(numbers(&entry), [2]);
-        entry.acknowledged = 0;
-        assert_eq!(numbers(&entry), [1, 2]);
-        entry.acknowledged = 9;
-        assert_eq!(numbers(&entry), [0; 0]);
-    }
-
-    #[test]
-    fn a_journal_that_makes_no_sense_is_set_aside_and_not_guessed_at() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("journal.json");
-        let journal = FileJournal::at(&path);
-        journal.write(&Point::fixed("opened"), &entry()).unwrap();
-        let sound = std::fs::read_to_string(&path).unwrap();
-
-        let gap = sound.replace("\"sequence\":1", "\"sequence\":3");
-        let other_form = sound.replace("\"format\":1", "\"format\":2");
-        let half = sound[..sound.len() / 2].to_owned();
-        let unknown = sound.replace("\"before\"", "\"befour\"");
-        for (number, bad) in [gap, other_form, half, unknown, String::new()]
-            .into_iter()
-            .enumerate()
-        {
-            std::fs::write(&path, &bad).unwrap();
-            assert_eq!(journal.read().unwrap(), None, "{bad}");
-            assert!(!path.exists());
-            let aside = folder.path().join(format!("journal.json.corrupt-{number}"));
-            assert_eq!(std::fs::read_to_string(aside).unwrap(), bad);
-        }
-    }
-
-    #[test]
-    fn what_was_set_aside_is_told_until_a_person_removes_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("journal.json");
-        assert!(FileJournal::set_asides(&path).is_empty());
-        std::fs::write(&path, "noise").unwrap();
-        FileJournal::at(&path).read().unwrap();
-        let told = FileJournal::set_asides(&path);
-        let aside = folder.path().join("journal.json.corrupt-0");
-        assert_eq!(told.len(), 1);
-        assert!(told[0].contains(&aside.display().to_string()), "{told:?}");
-        std::fs::remove_file(aside).unwrap();
-        assert!(FileJournal::set_asides(&path).is_empty());
-        assert!(FileJournal::set_asides(Path::new("/no/such/folder/journal.json")).is_empty());
-    }
-
-    #[test]
-    fn a_clock_that_jumps_makes_no_negative_time() {
-        let at = |seconds| DateTime::from_timestamp(seconds, 0).unwrap();
-        let mut entry = entry();
-        entry.spent("download", (at(100), at(103)), 7);
-        entry.spent("download", (at(103), at(5)), 1);
-        entry.spent("apply", (at(9), at(8)), 0);
-        let account = entry.account().unwrap();
-        let told: Vec<_> = account
-            .phases
-            .iter()
-            .map(|span| (span.phase.as_str(), span.millis, span.bytes))
-            .collect();
-        assert_eq!(told, [("download", 3000, 8), ("apply", 0, 0)]);
-    }
-
-    #[test]
-    fn the_journal_of_an_agent_that_noted_less_is_understood() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("journal.json");
-        let earlier = r#"{"format":1,"attempt":{
-            "attempt":"00000000-0000-0000-0000-000000000007",
-            "target":{"digest":"d","wish":{"packages":{"mode":"latest","sources":[]}}},
-            "phase":"applying",
-            "plan":{"changes":[{"name":"a","architecture":"all","before":"1","after":"2"}],"download_bytes":3},
-            "steps":[],"events":[{"sequence":1,"at":"1970-01-01T00:00:00Z","boot_id":"b","news":"began"}],
-            "acknowledged":0,"before":null}}"#;
-        std::fs::write(&path, earlier).unwrap();
-        let entry = FileJournal::at(&path).read().unwrap().unwrap();
-        assert_eq!(entry.phase, Phase::Applying);
-        assert!(entry.baselines.is_empty());
-        assert_eq!(entry.account(), None);
-    }
-}
+mod tests;

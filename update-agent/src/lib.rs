@@ -19,6 +19,7 @@ pub mod grants;
 #[cfg(feature = "halt-points")]
 pub mod halt;
 pub mod history;
+pub mod hooks;
 pub mod identity;
 pub mod inhibitor;
 pub mod journal;
@@ -33,3 +34,4 @@ pub mod owner;
 pub mod place;
 pub mod runner;
 pub mod status;
+pub mod trial;

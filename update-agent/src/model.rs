@@ -2,6 +2,7 @@
 //! into messages and back.
 
 mod failure;
+pub mod image;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::grants::Grant;
 
 pub use self::failure::{Failure, FailureKind, tail};
+pub use self::image::{ImageChange, ImageRules, ImageWish, Sha256};
 
 /// What is wanted of the node, and the name of that wish.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +28,8 @@ pub struct Target {
 pub enum Wish {
     /// Bring packages to a state.
     Packages(PackageWish),
+    /// Run an image of the operating system.
+    Image(ImageWish),
     /// Something that this agent does not know.
     Unknown,
 }
@@ -187,6 +191,9 @@ pub struct Plan {
     /// Packages that have a newer version and do not get it, by name, then architecture.
     #[serde(default)]
     pub withheld: Vec<Withheld>,
+    /// The image before and after, if one is to be booted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageChange>,
 }
 
 /// One package before and after.
@@ -320,6 +327,9 @@ pub enum News {
     Finished {
         /// Each package of the plan as it is now.
         results: Vec<PackageResult>,
+        /// The version of the image that the node then ran, if its image was to be changed and that is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        booted: Option<String>,
     },
     /// Ended; the node is not as wanted.
     Failed {
@@ -327,11 +337,17 @@ pub enum News {
         failure: Failure,
         /// Each package of the plan as it is now.
         results: Vec<PackageResult>,
+        /// The version of the image that the node then ran, if its image was to be changed and that is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        booted: Option<String>,
     },
     /// Going back succeeded.
     Reverted {
         /// Why the node went back.
         failure: Failure,
+        /// The version of the image that the node then ran, if its image was to be changed and that is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        booted: Option<String>,
     },
     /// The node already is as wanted.
     NothingToDo,
@@ -378,8 +394,28 @@ impl News {
     /// Why it did not end well; `None` if it did or has not ended.
     pub fn failure(&self) -> Option<&Failure> {
         match self {
-            Self::Failed { failure, .. } | Self::Reverted { failure } => Some(failure),
+            Self::Failed { failure, .. } | Self::Reverted { failure, .. } => Some(failure),
             _ => None,
+        }
+    }
+
+    /// The version of the image that the node ran when an attempt for another one was over; `None` if it was for none or
+    /// that is not known.
+    pub fn booted(&self) -> Option<&str> {
+        match self {
+            Self::Finished { booted, .. }
+            | Self::Failed { booted, .. }
+            | Self::Reverted { booted, .. } => booted.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// The end of an attempt that changed nothing.
+    pub fn failed(failure: Failure, booted: Option<String>) -> Self {
+        Self::Failed {
+            failure,
+            results: Vec::new(),
+            booted,
         }
     }
 }

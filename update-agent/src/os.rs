@@ -17,6 +17,19 @@ pub struct OsRelease {
     pub pretty_name: String,
     /// Such as `bookworm`.
     pub version_codename: String,
+    /// The line of releases of the image that runs; empty if it is none.
+    pub image_id: String,
+    /// The version of that image.
+    pub image_version: String,
+}
+
+/// The image of the operating system that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BootedImage {
+    /// The line of releases that it is one of.
+    pub profile_name: String,
+    /// Its version in that line.
+    pub image_id: String,
 }
 
 impl OsRelease {
@@ -26,6 +39,15 @@ impl OsRelease {
             .iter()
             .find_map(|path| fs::read_to_string(place.inside(path)).ok());
         Self::parse(&text.unwrap_or_default())
+    }
+
+    /// The image that the managed root is; `None` if it was not made as one.
+    pub fn booted_image(&self) -> Option<BootedImage> {
+        let is_image = !self.image_id.is_empty() && !self.image_version.is_empty();
+        is_image.then(|| BootedImage {
+            profile_name: self.image_id.clone(),
+            image_id: self.image_version.clone(),
+        })
     }
 
     fn parse(text: &str) -> Self {
@@ -39,6 +61,8 @@ impl OsRelease {
                 "VERSION_ID" => &mut release.version_id,
                 "PRETTY_NAME" => &mut release.pretty_name,
                 "VERSION_CODENAME" => &mut release.version_codename,
+                "IMAGE_ID" => &mut release.image_id,
+                "IMAGE_VERSION" => &mut release.image_version,
                 _ => continue,
             };
             *field = unquoted(value);
@@ -75,6 +99,29 @@ pub fn kernel_release() -> String {
         .release()
         .to_string_lossy()
         .into_owned()
+}
+
+/// The kernel's name of the architecture (`uname -m`), such as `x86_64`.
+pub fn machine() -> String {
+    rustix::system::uname()
+        .machine()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// Debian's name of an architecture for the kernel's; others stay as they are.
+pub fn debian_architecture(machine: &str) -> &str {
+    match machine {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "i686" => "i386",
+        other => other,
+    }
+}
+
+/// Whether the managed root has a database of packages. An image may come without one.
+pub fn has_dpkg(place: &Place) -> bool {
+    place.inside("/var/lib/dpkg").is_dir()
 }
 
 /// The name of the machine: the managed root's own, else the kernel's.
@@ -126,6 +173,24 @@ mod tests {
         assert_eq!(release.version_id, "12");
         assert_eq!(release.id, "debian");
         assert_eq!(release.version_codename, "book'worm");
+    }
+
+    #[test]
+    fn an_image_says_what_it_is_and_what_says_half_of_it_is_none() {
+        let image = |text: &str| OsRelease::parse(text).booted_image();
+        let booted = image("ID=demo\nIMAGE_ID=demo\nIMAGE_VERSION=\"1.1\"\n").unwrap();
+        assert_eq!(booted.profile_name, "demo");
+        assert_eq!(booted.image_id, "1.1");
+        assert_eq!(image("IMAGE_ID=demo\n"), None);
+        assert_eq!(image("IMAGE_VERSION=1.1\nIMAGE_ID=\n"), None);
+    }
+
+    #[test]
+    fn an_architecture_has_two_names() {
+        assert_eq!(debian_architecture("x86_64"), "amd64");
+        assert_eq!(debian_architecture("amd64"), "amd64");
+        assert_eq!(debian_architecture("riscv64"), "riscv64");
+        assert!(!machine().is_empty());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Where things are: the managed root, and the agent's own files.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::durable::{self, FileError};
@@ -23,10 +24,21 @@ impl Place {
     }
 
     /// Makes the folders that must be there. The state is for its owner only; it can be walked through, because packages
-    /// are fetched into a folder below it.
+    /// are fetched into a folder below it. The one in the root is for those alone: a root that cannot be written to gets
+    /// no packages.
     pub fn prepare(&self) -> Result<(), FileError> {
         durable::make_folder(&self.state, 0o711)?;
-        durable::make_folder(&self.root.join(OWN), 0o711)
+        let own = self.root.join(OWN);
+        match durable::make_folder(&own, 0o711) {
+            Err(error)
+                if own != self.state
+                    && error.source.kind() == io::ErrorKind::ReadOnlyFilesystem =>
+            {
+                tracing::debug!(folder = %own.display(), "the root cannot be written to");
+                Ok(())
+            }
+            made => made,
+        }
     }
 
     /// The managed root; `/` is the running system itself.
@@ -62,6 +74,21 @@ impl Place {
     /// The file that an agent locks while it runs.
     pub fn lock(&self) -> PathBuf {
         self.state.join("lock")
+    }
+
+    /// What is in the slots of images, and which of them failed.
+    pub fn slots(&self) -> PathBuf {
+        self.state.join("slots.json")
+    }
+
+    /// Where files of images lie until they are unpacked.
+    pub fn spool(&self) -> PathBuf {
+        self.state.join("images")
+    }
+
+    /// The keys of which one must have signed an image.
+    pub fn image_keys(&self) -> PathBuf {
+        self.inside("/etc/evenkeel/image-keys.d")
     }
 
     /// Who this node is to the server.

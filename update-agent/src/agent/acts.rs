@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use evenkeel_kit::chain;
+use chrono::{DateTime, Utc};
 
 use super::troubles::brief;
 use super::{Agent, AgentError, Did, Planning};
+use crate::engine::WITHDRAWN;
 use crate::journal::{Entry, JournalError, Phase};
 use crate::link::Leave;
 use crate::model::{Act, Failure, FailureKind, News, Target, Wish};
-use crate::modules::{AnyStep, Draft, Ready, Try};
+use crate::modules::{AnyStep, Draft, Fetched, Ready, Try};
 
 /// News of a beginning may take so long; then the work begins without its being told.
-const BRIEFLY: Duration = Duration::from_secs(5);
+pub(super) const BRIEFLY: Duration = Duration::from_secs(5);
 
 impl Agent {
     pub(super) async fn act(
@@ -22,7 +23,12 @@ impl Agent {
         once: bool,
     ) -> Result<Did, AgentError> {
         let has_begun = entry.as_ref().is_some_and(Entry::has_begun);
-        if !has_begun && !matches!(act, Act::Apply { .. }) {
+        let goes_on = is_gone_on_with(&act, entry.as_ref());
+        let entry = match entry {
+            Some(open) => Some(self.renew(&act, open)?),
+            None => None,
+        };
+        if !has_begun && !goes_on && !matches!(act, Act::Apply { .. }) {
             // Nothing is to begin now, so nothing is waited for.
             self.waits(String::new());
         }
@@ -38,14 +44,27 @@ impl Agent {
             }
             (Act::Cancel { cause }, Some(entry)) => self.cancel(entry, &cause).await,
             (Act::Fetch(target) | Act::Apply { target, .. }, Some(entry))
-                if target.digest != entry.target.digest =>
+                if is_another(&target, &entry.target) =>
             {
-                self.cancel(entry, "withdrawn").await
+                self.cancel(entry, WITHDRAWN).await
             }
             (Act::Fetch(_) | Act::Continue, Some(entry)) => self.download(entry).await,
             (Act::Fetch(target), None) => self.fetch(target, once).await,
             (Act::Apply { .. }, Some(entry)) => self.apply(entry).await,
             (Act::Apply { target, .. }, None) => self.open_and_apply(target, once).await,
+        }
+    }
+
+    /// Keeps what is told anew of the image that an attempt is for, as long as it has not begun.
+    fn renew(&self, act: &Act, open: Entry) -> Result<Entry, JournalError> {
+        match act {
+            Act::Fetch(target) | Act::Apply { target, .. }
+                if !open.has_begun() && is_told_anew(target, &open.target) =>
+            {
+                tracing::info!(attempt = %open.attempt, "the wish for the same image was told anew");
+                self.engine.renew(open, target.clone())
+            }
+            _ => Ok(open),
         }
     }
 
@@ -55,21 +74,41 @@ impl Agent {
         Ok(Did::Something)
     }
 
-    /// Downloads what is missing and tells so.
+    /// Downloads what is missing, or a part of it, and tells so.
     async fn download(&mut self, entry: Entry) -> Result<Did, AgentError> {
         if entry.phase != Phase::Downloading {
             return Ok(Did::Nothing);
         }
-        let staged = self.unless_stopped(self.engine.fetch(entry)).await??;
-        self.settle(staged).await?;
-        Ok(Did::Something)
+        if self.memory.waiting.is_empty() {
+            // What an earlier agent left there.
+            self.waits(String::new());
+        }
+        let (entry, fetched) = self.unless_stopped(self.engine.fetch(entry)).await??;
+        let did = self.has_fetched(&fetched);
+        self.settle(entry).await?;
+        Ok(did)
+    }
+
+    /// Notes how far a download came. While it waits for something, the server is asked as it said, and not at once.
+    fn has_fetched(&mut self, fetched: &Fetched) -> Did {
+        match fetched {
+            Fetched::All | Fetched::Part => {
+                self.waits(String::new());
+                Did::Something
+            }
+            Fetched::Later(why) => {
+                self.waits(brief(why));
+                self.memory.later = true;
+                Did::Nothing
+            }
+        }
     }
 
     /// Prepares a wish ahead of its window. Where there is nothing to fetch, nothing is told, unless the change may begin
     /// without the server: then it needs its attempt.
     async fn fetch(&mut self, target: Target, once: bool) -> Result<Did, AgentError> {
-        let recent = self.memory.fetched.as_ref().is_some_and(|(digest, at)| {
-            *digest == target.digest && !self.is_past(Some(*at), self.pace.fetch_again_after)
+        let recent = self.memory.fetched.as_ref().is_some_and(|(wish, at)| {
+            *wish == wish_name(&target) && !self.is_past(Some(*at), self.pace.fetch_again_after)
         });
         if recent || self.is_settled(&target, once) {
             return Ok(Did::Nothing);
@@ -78,16 +117,15 @@ impl Agent {
             return Ok(Did::Nothing);
         };
         match self.plan(&target).await? {
-            Ok(draft) if draft.download_bytes > 0 || self.may_go_alone(&target, &draft) => {
+            Ok(draft) if is_long(&draft) || self.may_go_alone(&target, &draft) => {
                 let mut entry = self.engine.start(target, draft)?;
                 drop(planning);
                 self.flush(&mut entry).await?;
                 self.download(entry).await
             }
             // Time does not mend it, so the server need not wait for the window to hear of it.
-            Err(failure) if is_final(&failure) => {
-                let results = Vec::new();
-                let news = News::Failed { failure, results };
+            Err(failure) if is_final(&target.wish, &failure) => {
+                let news = News::failed(failure, None);
                 let over = self.engine.start_and_end(target, news)?;
                 self.settle(over).await?;
                 Ok(Did::Something)
@@ -99,7 +137,7 @@ impl Agent {
                         tracing::warn!(error = %failure, "the wish cannot be prepared yet");
                     }
                 }
-                self.memory.fetched = Some((target.digest, self.clock.now()));
+                self.memory.fetched = Some((wish_name(&target), self.clock.now()));
                 Ok(Did::Nothing)
             }
         }
@@ -146,8 +184,7 @@ impl Agent {
             }
             Ok(_) => self.engine.start_and_end(target, News::NothingToDo)?,
             Err(failure) => {
-                let results = Vec::new();
-                let news = News::Failed { failure, results };
+                let news = News::failed(failure, None);
                 self.engine.start_and_end(target, news)?
             }
         };
@@ -157,17 +194,21 @@ impl Agent {
 
     /// Whether a wish was just seen through, so that a server that forgot does not make the node run in circles.
     fn is_settled(&self, target: &Target, once: bool) -> bool {
-        let ended = self.memory.ended.get(&target.digest);
-        ended.is_some_and(|ended| once || !self.is_past(Some(ended.at), self.pace.retry_after))
+        let ended = self.memory.ended.get(&wish_name(target));
+        ended.is_some_and(|ended| once || !self.is_past(Some(ended.at), ended.again_after))
     }
 
     /// Asks for leave and changes the node. Once that has begun, nothing but its end ends it.
     async fn apply(&mut self, mut entry: Entry) -> Result<Did, AgentError> {
         if entry.phase == Phase::Downloading {
-            entry = self.unless_stopped(self.engine.fetch(entry)).await??;
+            let fetched;
+            (entry, fetched) = self.unless_stopped(self.engine.fetch(entry)).await??;
             if entry.phase == Phase::Over {
                 self.settle(entry).await?;
                 return Ok(Did::Something);
+            }
+            if entry.phase == Phase::Downloading {
+                return Ok(self.has_fetched(&fetched));
             }
             // The node itself may let it wait: that all is there is told before.
             self.flush(&mut entry).await?;
@@ -183,7 +224,7 @@ impl Agent {
         }
         self.flush(&mut entry).await?;
         let before = match self.unless_stopped(self.link.begin(&entry)).await?? {
-            Leave::Granted { before } => before,
+            Leave::Granted { before } => before.map(|before| self.on_own_clock(before)),
             Leave::Refused { reason } => {
                 tracing::info!(reason, "the server does not let the update begin");
                 // What it gave leave for ahead is overtaken by that.
@@ -199,16 +240,16 @@ impl Agent {
             self.settle(entry).await?;
             return Ok(Did::Something);
         }
-        match tokio::time::timeout(BRIEFLY, self.flush(&mut entry)).await {
-            Ok(Err(AgentError::Journal(error))) => return Err(error.into()),
-            Ok(Err(error)) => {
-                tracing::warn!(error = %chain(&error), "the beginning will be told later");
-            }
-            Ok(Ok(())) | Err(_) => {}
-        }
+        self.flush_briefly(&mut entry).await?;
         let over = self.carry_out(entry, Try::First).await?;
         self.settle(over).await?;
         Ok(Did::Something)
+    }
+
+    /// An instant of the server's clock by the node's own, which alone is asked when the node has booted.
+    fn on_own_clock(&self, server: DateTime<Utc>) -> DateTime<Utc> {
+        let ahead = self.memory.ahead.unwrap_or_default();
+        server.checked_add_signed(ahead).unwrap_or(server)
     }
 
     /// Whether the node itself lets what is prepared begin: first as its modules see it, then as its owner does. Why it
@@ -255,7 +296,45 @@ impl Agent {
     }
 }
 
-/// Whether time does not mend a failure.
-fn is_final(failure: &Failure) -> bool {
-    matches!(failure.kind, FailureKind::Unsupported | FailureKind::Limits)
+/// Whether time does not mend a failure. What does not fit or is not signed stays so while the wish for an image does.
+fn is_final(wish: &Wish, failure: &Failure) -> bool {
+    match failure.kind {
+        FailureKind::Unsupported | FailureKind::Limits => true,
+        FailureKind::Signature | FailureKind::Verify => matches!(wish, Wish::Image(_)),
+        _ => false,
+    }
+}
+
+/// Whether an act goes on with fetching what an open attempt needs.
+fn is_gone_on_with(act: &Act, entry: Option<&Entry>) -> bool {
+    let is_open = entry.is_some_and(|entry| entry.phase == Phase::Downloading);
+    is_open && matches!(act, Act::Fetch(_) | Act::Continue)
+}
+
+/// Whether a change is prepared ahead of its window: if there is something to fetch, or an image to write.
+fn is_long(draft: &Draft<AnyStep>) -> bool {
+    draft.download_bytes > 0 || (draft.image.is_some() && !draft.steps.is_empty())
+}
+
+/// Whether what is wanted is something else than what an attempt is for. The digest names the release that is wanted, and
+/// not the file that it is made of: that may have been replaced.
+fn is_another(wanted: &Target, open: &Target) -> bool {
+    let file = match (&wanted.wish, &open.wish) {
+        (Wish::Image(wanted), Wish::Image(open)) => !wanted.is_same_image(open),
+        _ => false,
+    };
+    file || wanted.digest != open.digest
+}
+
+/// Whether another word is said of the same image, such as a signature more, another rule or an order.
+fn is_told_anew(wanted: &Target, open: &Target) -> bool {
+    matches!(wanted.wish, Wish::Image(_)) && !is_another(wanted, open) && wanted != open
+}
+
+/// The name under which is remembered what became of a wish: its digest, and that of the file of an image.
+pub(super) fn wish_name(target: &Target) -> String {
+    match &target.wish {
+        Wish::Image(image) => format!("{} {}", target.digest, image.sha256),
+        Wish::Packages(_) | Wish::Unknown => target.digest.clone(),
+    }
 }

@@ -6,6 +6,7 @@ use backon::{BackoffBuilder, ConstantBuilder};
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
+use super::acts::wish_name;
 use super::{Agent, AgentError, BACKOFF};
 use crate::link::{Answer, LinkError, Question};
 use crate::model::Act;
@@ -142,7 +143,7 @@ impl Agent {
         let again = match act {
             Act::Idle | Act::Continue => None,
             Act::Fetch(_) if is_prepared => None,
-            Act::Fetch(target) => Some(self.again_at(&target.digest)?),
+            Act::Fetch(target) => Some(self.again_at(&wish_name(target))?),
             // The node is asked again whether it is ready.
             Act::Apply { .. } | Act::Cancel { .. } => return None,
         };
@@ -150,14 +151,14 @@ impl Agent {
         Some(Rest { until })
     }
 
-    /// When a wish that was tried is tried again; none if it was not.
-    fn again_at(&self, digest: &str) -> Option<DateTime<Utc>> {
+    /// When a wish that was tried is tried again, by the name under which that is remembered; none if it was not.
+    fn again_at(&self, name: &str) -> Option<DateTime<Utc>> {
         let fetched = self.memory.fetched.as_ref();
         let fetched = fetched
-            .filter(|(known, _)| known == digest)
+            .filter(|(known, _)| known == name)
             .map(|(_, at)| (*at, self.pace.fetch_again_after));
-        let ended = self.memory.ended.get(digest);
-        let ended = ended.map(|ended| (ended.at, self.pace.retry_after));
+        let ended = self.memory.ended.get(name);
+        let ended = ended.map(|ended| (ended.at, ended.again_after));
         let tried = [fetched, ended].into_iter().flatten();
         tried
             .filter_map(|(at, after)| at.checked_add_signed(after))

@@ -48,9 +48,10 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mi
 pub struct Pace {
     /// Lists of packages are made current at least this often.
     pub refresh_every: TimeDelta,
-    /// The same wish is not prepared again ahead of its window before this time, if there was nothing to fetch.
+    /// The same wish is not prepared again ahead of its window before this time, if there was nothing to fetch; an image is
+    /// not fetched again before it, if that failed.
     pub fetch_again_after: TimeDelta,
-    /// The same wish is not seen through again before this time, however it ended.
+    /// The same wish is not seen through again before this time, however else it ended.
     pub retry_after: TimeDelta,
     /// The server is asked at least this often, even if it named a later time.
     pub poll_at_least_every: Duration,
@@ -122,14 +123,16 @@ struct Memory {
     told: Option<[u8; 32]>,
     /// When the lists of packages were last made current, or that was last tried.
     refreshed: Option<DateTime<Utc>>,
-    /// The wish that was last prepared in vain, and when.
+    /// The name of the wish that was last prepared in vain, and when.
     fetched: Option<(String, DateTime<Utc>)>,
     /// What the server said last.
     said: String,
-    /// How attempts ended, by the digest of their target.
+    /// How attempts ended, by the name of their wish.
     ended: BTreeMap<String, Ended>,
     /// Why the node itself did not let the prepared change begin when that was last asked; empty if it did.
     waiting: String,
+    /// Whether what was to be fetched in this round waits for something: it is tried again at the next poll.
+    later: bool,
     /// How far this machine's clock was ahead of the server's at the last answer.
     ahead: Option<TimeDelta>,
     /// Whether the service manager was told that the agent is up.
@@ -148,6 +151,8 @@ struct Memory {
 struct Ended {
     at: DateTime<Utc>,
     trouble: Option<String>,
+    /// The wish is left alone so long.
+    again_after: TimeDelta,
 }
 
 /// What an agent is made of.
@@ -211,10 +216,13 @@ impl Agent {
             }
         }
         // What reboots the node is gone on with after that.
-        let stuck = |entry: Entry| entry.has_begun() && entry.phase != Phase::Rebooting;
-        if self.engine.open()?.is_some_and(stuck) {
-            let reason = "it has begun and is not over, because another program is at work";
-            return Err(AgentError::Attempt(reason.to_owned()));
+        let why = self.engine.why_open();
+        if !why.is_empty() {
+            let reason = format!("it has begun and is not over: {why}");
+            return Err(AgentError::Attempt(reason));
+        }
+        if self.memory.later {
+            return Err(AgentError::Attempt(self.memory.waiting.clone()));
         }
         let trouble = self.memory.ended.values().find_map(|e| e.trouble.clone());
         trouble.map_or(Ok(()), |trouble| Err(AgentError::Attempt(trouble)))
@@ -296,7 +304,7 @@ impl Agent {
     /// A round with the server, or without it if it cannot be reached.
     async fn round(&mut self, once: bool) -> Result<(Did, Duration), AgentError> {
         self.is_up();
-        match self.round_with_server(once).await {
+        match Box::pin(self.round_with_server(once)).await {
             Err(AgentError::Link(error)) => {
                 if self.is_left_alone(&error) {
                     self.go_alone().await?;
@@ -311,11 +319,18 @@ impl Agent {
     async fn round_with_server(&mut self, once: bool) -> Result<(Did, Duration), AgentError> {
         // Only after a round that came to its end.
         let rest = self.memory.rest.take().filter(|_| !once);
+        self.memory.later = false;
         let mut entry = self.engine.open()?;
         if let Some(open) = entry.take() {
             entry = self.go_on(open).await?;
         }
+        if entry.as_ref().is_some_and(Entry::is_about_to_boot) {
+            // What is armed boots with any reset: the one that is watched is not put off by a poll.
+            return Ok((Did::Something, Duration::ZERO));
+        }
         if entry.is_none() {
+            // A journal may have been lost, and with it what would have taken back what it had got ready.
+            self.engine.stand_down().await;
             self.refresh_if_due(once).await?;
         } else {
             // What the open attempt needs is settled; the rest of the lists can wait for their turn.
@@ -339,8 +354,8 @@ impl Agent {
         });
         let has_begun = entry.as_ref().is_some_and(Entry::has_begun);
         let (act, is_prepared) = (decision.act.clone(), entry.is_some());
-        let did = self.act(decision.act, entry, once).await?;
-        if did == Did::Nothing && !has_begun {
+        let did = Box::pin(self.act(decision.act, entry, once)).await?;
+        if did == Did::Nothing && !has_begun && !self.memory.later {
             self.memory.rest = self.rest_after(&act, is_prepared);
         }
         Ok((did, self.until_next_poll(way, answer.next_poll)))

@@ -5,12 +5,15 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_kit::chain;
 
+use super::acts::{BRIEFLY, wish_name};
 use super::hold::{Heard, Rest, Way};
-use super::{Agent, AgentError, Ended, unless};
+use super::troubles::brief;
+use super::{Agent, AgentError, Ended, Pace, unless};
 use crate::facts::Facts;
 use crate::history::Record;
 use crate::journal::{Entry, JournalError, Phase};
 use crate::link::{Answer, Question, facts_digest};
+use crate::model::{FailureKind, News, Wish};
 use crate::modules::Try;
 use crate::node::save_credential;
 use crate::status::End;
@@ -20,9 +23,6 @@ const MOST_REWINDS: u32 = 3;
 /// A server asks for the facts, then for the list of packages. One that goes on asking is not listened to.
 const MOST_ANSWERS: u32 = 2;
 
-/// Why what was begun is not gone on with.
-const OTHERS: &str = "another program is at work on what the update has begun to change";
-
 impl Agent {
     /// Goes on with an attempt from the journal, as far as that needs no word from the server.
     pub(super) async fn go_on(&mut self, open: Entry) -> Result<Option<Entry>, AgentError> {
@@ -30,11 +30,7 @@ impl Agent {
             tracing::warn!(attempt = %open.attempt, phase = open.phase.name(), "going on with what was begun");
             let entry = self.carry_out(open, Try::Again).await?;
             // Else nobody would hear why it does not end.
-            let why = match entry.phase {
-                Phase::Over | Phase::Rebooting => "",
-                _ => OTHERS,
-            };
-            self.waits(why.to_owned());
+            self.waits(brief(&self.engine.why_open()));
             entry
         } else {
             open
@@ -48,11 +44,16 @@ impl Agent {
             self.waits(String::new());
             self.remember(&entry);
         }
+        if entry.phase == Phase::Rebooting && entry.reboot_is_the_change {
+            // What is ready to boot boots with any reset: a server that is slow to hear of it does not put that off.
+            self.flush_briefly(&mut entry).await?;
+            return Ok(Some(entry));
+        }
         self.flush(&mut entry).await?;
         if entry.phase != Phase::Over {
             return Ok(Some(entry));
         }
-        self.engine.close()?;
+        self.engine.close(&entry).await?;
         Ok(None)
     }
 
@@ -62,11 +63,24 @@ impl Agent {
         let ended = Ended {
             at: end.at,
             trouble: failed.map(|failure| failure.reason.clone()),
+            again_after: again_after(&self.pace, entry),
         };
-        self.memory.ended.insert(end.target.clone(), ended);
+        self.memory.ended.insert(wish_name(&entry.target), ended);
         self.status.change(|status| status.last_end = Some(end));
         if let Err(error) = Record::of(entry).map_or(Ok(()), |record| self.history.add(record)) {
             tracing::warn!(error = %chain(&error), "the end of the attempt is missing in the history");
+        }
+    }
+
+    /// Tells what can be told in a few seconds. The rest is told later.
+    pub(super) async fn flush_briefly(&self, entry: &mut Entry) -> Result<(), AgentError> {
+        match tokio::time::timeout(BRIEFLY, self.flush(entry)).await {
+            Ok(Err(AgentError::Journal(error))) => Err(error.into()),
+            Ok(Err(error)) => {
+                tracing::warn!(error = %chain(&error), "what has begun will be told later");
+                Ok(())
+            }
+            Ok(Ok(())) | Err(_) => Ok(()),
         }
     }
 
@@ -211,5 +225,87 @@ impl Agent {
             tracing::info!("the server gave a new credential");
         }
         Ok(())
+    }
+}
+
+/// How long the wish of an attempt that is over is left alone. An image that could not be fetched or written is some GB
+/// that would be asked for again and again.
+fn again_after(pace: &Pace, entry: &Entry) -> TimeDelta {
+    let is_image = matches!(entry.target.wish, Wish::Image(_));
+    let mut events = entry.events.iter();
+    let had_begun = events.any(|event| event.news == News::Began);
+    let failed = entry.events.last().and_then(|event| event.news.failure());
+    match failed.map(|failure| failure.kind) {
+        Some(FailureKind::Download | FailureKind::Storage) if is_image && !had_begun => {
+            pace.retry_after.max(pace.fetch_again_after)
+        }
+        _ => pace.retry_after,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::model::{
+        Event, Failure, ImageRules, ImageWish, PackageMode, PackageWish, Sha256, Target,
+    };
+
+    const PACE: Pace = Pace {
+        refresh_every: TimeDelta::hours(4),
+        fetch_again_after: TimeDelta::hours(1),
+        retry_after: TimeDelta::minutes(1),
+        poll_at_least_every: Duration::from_hours(1),
+    };
+
+    fn image() -> Wish {
+        Wish::Image(ImageWish {
+            os_id: "os-2".into(),
+            name: "Demo 1.1".into(),
+            profile_name: "demo".into(),
+            image_id: "1.1".into(),
+            architecture: "x86_64".into(),
+            url: "https://images.example/demo-1.1.raw.zst".into(),
+            sha256: Sha256::of(b"1.1"),
+            signatures: Vec::new(),
+            rules: ImageRules::default(),
+            again: false,
+        })
+    }
+
+    /// When a wish is tried again whose attempt ended so.
+    fn after(wish: Wish, news: &[News]) -> TimeDelta {
+        let target = Target {
+            digest: "os".into(),
+            wish,
+        };
+        let mut entry = Entry::new(Uuid::from_u128(1), target);
+        entry.events = (1..)
+            .zip(news)
+            .map(|(sequence, news)| Event {
+                sequence,
+                at: DateTime::UNIX_EPOCH,
+                boot_id: "boot-1".into(),
+                news: news.clone(),
+                account: None,
+            })
+            .collect();
+        again_after(&PACE, &entry)
+    }
+
+    #[test]
+    fn what_took_long_to_fetch_in_vain_is_not_asked_for_again_at_once() {
+        let failed = |kind| News::failed(Failure::new(kind, "no"), None);
+        for kind in [FailureKind::Download, FailureKind::Storage] {
+            assert_eq!(after(image(), &[failed(kind)]), PACE.fetch_again_after);
+            let begun = [News::Began, failed(kind)];
+            assert_eq!(after(image(), &begun), PACE.retry_after);
+            let packages = Wish::Packages(PackageWish::new(PackageMode::Latest));
+            assert_eq!(after(packages, &[failed(kind)]), PACE.retry_after);
+        }
+        let unsigned = failed(FailureKind::Signature);
+        assert_eq!(after(image(), &[unsigned]), PACE.retry_after);
+        assert_eq!(after(image(), &[News::NothingToDo]), PACE.retry_after);
     }
 }

@@ -16,7 +16,7 @@ use crate::link::{Applicant, Enrolled, GrpcLink, JoinToken, Link, Trust};
 use crate::lock::AgentLock;
 use crate::modules::packages::Tools;
 use crate::node::{self, Node};
-use crate::os::OsRelease;
+use crate::os::{self, OsRelease};
 use crate::place::Place;
 use crate::runner::HostRunner;
 
@@ -66,19 +66,27 @@ fn token_text(arguments: &Enroll) -> anyhow::Result<String> {
     Ok(text.trim().to_owned())
 }
 
+/// Debian's name of the architecture: dpkg's word, or in an image without it the kernel's.
+async fn architecture(config: &Config, place: &Place) -> anyhow::Result<String> {
+    if !os::has_dpkg(place) && OsRelease::of(place).booted_image().is_some() {
+        return Ok(os::debian_architecture(&os::machine()).to_owned());
+    }
+    let tools = Tools::new(Arc::new(HostRunner::new(place.root())), config.limits());
+    let architecture = tools.architecture().await;
+    architecture.context("this root has no working dpkg")
+}
+
 async fn apply(
     arguments: &Enroll,
     token: &JoinToken,
     config: &Config,
     place: &Place,
 ) -> anyhow::Result<Enrolled> {
-    let tools = Tools::new(Arc::new(HostRunner::new(place.root())), config.limits());
-    let architecture = tools.architecture().await;
     let applicant = Applicant {
         token: token.text.clone(),
         identity: Identity::of(place, arguments.uuid)?,
         os_release: OsRelease::of(place),
-        architecture: architecture.context("this root has no working dpkg")?,
+        architecture: architecture(config, place).await?,
         public_key: node::public_key(place)?,
     };
     let proxy = config.proxy().context("read the configuration")?;

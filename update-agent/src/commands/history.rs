@@ -24,7 +24,10 @@ pub fn history(arguments: &cli::History, out: &mut impl Write) -> anyhow::Result
 
 fn print(records: &[Record], out: &mut impl Write) -> std::io::Result<()> {
     for record in records {
-        let changed = text::count(record.changed, "package", "packages");
+        let changed = match &record.image {
+            Some(image) => text::image(image),
+            None => text::count(record.changed, "package", "packages"),
+        };
         writeln!(
             out,
             "{}  {}, {changed}  {}",
@@ -44,6 +47,9 @@ fn details(record: &Record) -> Vec<String> {
     let mut lines = Vec::new();
     if !record.reason.is_empty() {
         lines.push(record.reason.clone());
+    }
+    if let Some(booted) = &record.booted {
+        lines.push(format!("the image {booted} ran afterwards"));
     }
     let phases = account.phases.iter().map(|span| {
         let fetched = match span.bytes {
@@ -79,7 +85,7 @@ mod tests {
     use super::*;
     use crate::cli::Where;
     use crate::history::HistoryFile;
-    use crate::model::{Account, FailureKind, PhaseSpan};
+    use crate::model::{Account, FailureKind, ImageChange, PhaseSpan};
     use crate::place::Place;
 
     fn said(root: &std::path::Path, output: Output) -> String {
@@ -127,6 +133,8 @@ mod tests {
                 restarted_services: vec!["app.service".into()],
                 reboot_required: true,
             },
+            image: None,
+            booted: None,
         };
         HistoryFile::at(place.history()).add(record).unwrap();
         assert_eq!(
@@ -143,5 +151,39 @@ mod tests {
         let json: serde_json::Value =
             serde_json::from_str(&said(root.path(), Output::Json)).unwrap();
         assert_eq!(json[0]["kind"], "apply");
+        assert_eq!(json[0].get("image"), None);
+    }
+
+    #[test]
+    fn an_image_is_told_with_what_ran_afterwards() {
+        let record = Record {
+            attempt: Uuid::from_u128(7),
+            target: "d".into(),
+            outcome: "reverted".into(),
+            kind: Some(FailureKind::Verify),
+            reason: "it hung".into(),
+            log: String::new(),
+            opened: None,
+            began: None,
+            ended: DateTime::UNIX_EPOCH,
+            changes: Vec::new(),
+            changed: 0,
+            download_bytes: 0,
+            account: Account::default(),
+            image: Some(ImageChange {
+                profile_name: "demo".into(),
+                before: "1.0".into(),
+                wanted: "1.1".into(),
+            }),
+            booted: Some("1.0".into()),
+        };
+        let mut out = Vec::new();
+        print(&[record], &mut out).unwrap();
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "1970-01-01T00:00:00Z  reverted, demo 1.0 -> 1.1  00000000-0000-0000-0000-000000000007\n    \
+             it hung\n    \
+             the image 1.0 ran afterwards\n"
+        );
     }
 }

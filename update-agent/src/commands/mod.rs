@@ -4,6 +4,8 @@ mod completion;
 pub mod doctor;
 mod enroll;
 mod history;
+mod image;
+pub mod images;
 pub mod plan;
 mod run;
 mod status;
@@ -40,6 +42,8 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Plan(arguments) => plan::plan(&arguments, &mut out()),
         Command::History(arguments) => history::history(&arguments, &mut out()),
         Command::Doctor(arguments) => doctor::doctor(&arguments, &mut out()),
+        Command::Image(arguments) => image::image(&arguments, &mut out()),
+        Command::Trial(arguments) => image::trial(&arguments),
         Command::Completion(arguments) => completion::completion(&arguments, &mut out()),
         #[cfg(feature = "halt-points")]
         Command::Steps => run::steps(&mut out()),

@@ -195,6 +195,7 @@ mod tests {
                 available: "2".into(),
                 cause: WithheldCause::Hold,
             }],
+            image: None,
         };
         let mut out = Vec::new();
         print(&plan, &mut out).unwrap();

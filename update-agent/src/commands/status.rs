@@ -12,7 +12,7 @@ use super::text::{self, instant};
 use crate::cli::{self, Output};
 use crate::grants::{Grant, GrantFile};
 use crate::journal::{Entry, FileJournal};
-use crate::model::Change;
+use crate::model::{Change, ImageChange};
 use crate::node::{Node, NodeError};
 use crate::place::Place;
 use crate::status::{self, Status};
@@ -39,6 +39,9 @@ struct OpenAttempt {
     target: String,
     phase: &'static str,
     changes: Vec<Change>,
+    /// The image before and after, if one is to be booted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image: Option<ImageChange>,
     steps_done: usize,
     steps: usize,
     last_sequence: u32,
@@ -102,6 +105,7 @@ fn open_attempt(entry: Entry) -> OpenAttempt {
         remarks: entry.remarks,
         target: entry.target.digest,
         changes: entry.plan.changes,
+        image: entry.plan.image,
     }
 }
 
@@ -190,6 +194,9 @@ fn attempt(attempt: Option<&OpenAttempt>, line: Line<'_>) -> io::Result<()> {
         "",
         &format!("{fetched} to fetch, {withheld} withheld{reboot}"),
     )?;
+    if let Some(image) = &attempt.image {
+        line("", &text::image(image))?;
+    }
     for change in &attempt.changes {
         let before = change.before.as_deref().unwrap_or("-");
         let after = change.after.as_deref().unwrap_or("-");

@@ -4,6 +4,8 @@ use std::io::{self, Write};
 
 use chrono::{DateTime, SecondsFormat, Utc};
 
+use crate::model::ImageChange;
+
 /// The order of the units of sizes; each is a thousand of the one before.
 const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
 
@@ -41,6 +43,15 @@ pub fn millis(millis: u64) -> String {
         60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
         _ => format!("{} h {} min", seconds / 3_600, seconds / 60 % 60),
     }
+}
+
+/// An image before and after.
+pub fn image(image: &ImageChange) -> String {
+    let before = match image.before.as_str() {
+        "" => "-",
+        before => before,
+    };
+    format!("{} {before} -> {}", image.profile_name, image.wanted)
 }
 
 /// How many things of a kind.

@@ -2,16 +2,20 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use evenkeel_kit::{Clock, SystemClock};
+use rustix::fs::{StatVfsMountFlags, statvfs};
 
+use super::images::Images;
 use crate::agent::Guard;
 use crate::boot::{NoReboot, Reboot, SystemReboot};
 use crate::config::Config;
 use crate::engine::{self, Engine};
 use crate::gate::{Gate, GateParts};
 use crate::journal::Journal;
+use crate::model::Failure;
+use crate::modules::image::Image;
 use crate::modules::packages::{Packages, Tools};
 use crate::modules::{AnyModule, Plugged};
 use crate::os;
@@ -34,6 +38,8 @@ pub struct Workshop<'a> {
     pub clock: Arc<dyn Clock>,
     /// What the machine's owner allows.
     pub owner: Arc<Owner>,
+    /// Looked for when it is first asked for.
+    images: OnceLock<Result<Option<Images>, Failure>>,
 }
 
 impl fmt::Debug for Workshop<'_> {
@@ -65,6 +71,17 @@ impl<'a> Workshop<'a> {
             runner,
             clock,
             owner,
+            images: OnceLock::new(),
+        }
+    }
+
+    /// What images need; `None` if this system has no second slot. Fails, and says what to do, if it has one that cannot
+    /// be used.
+    pub fn images(&self) -> Result<Option<&Images>, Failure> {
+        let images = self.images.get_or_init(|| Images::open(self));
+        match images {
+            Ok(images) => Ok(images.as_ref()),
+            Err(failure) => Err(failure.clone()),
         }
     }
 
@@ -80,12 +97,37 @@ impl<'a> Workshop<'a> {
 
     /// Every module that this agent has.
     pub fn modules(&self) -> Vec<Box<dyn AnyModule>> {
-        let owner = Arc::clone(&self.owner);
-        let services = self.has_systemd();
-        vec![Box::new(Plugged {
-            module: Packages::new(self.tools(), self.place.clone(), owner, services),
-            wanted: Packages::wanted,
-        })]
+        let mut modules: Vec<Box<dyn AnyModule>> = Vec::new();
+        if self.has_packages() {
+            let owner = Arc::clone(&self.owner);
+            let services = self.has_systemd();
+            modules.push(Box::new(Plugged {
+                module: Packages::new(self.tools(), self.place.clone(), owner, services),
+                wanted: Packages::wanted,
+            }));
+        }
+        match self.images() {
+            Ok(None) => {}
+            Ok(Some(images)) => modules.push(Box::new(Plugged {
+                module: images.module(self),
+                wanted: Image::wanted,
+            })),
+            Err(failure) => {
+                tracing::error!(%failure, "there are slots for images, and they cannot be used");
+            }
+        }
+        modules
+    }
+
+    /// Whether packages can be changed here: everywhere but in an image without a database of them, or one that nothing
+    /// can be written to.
+    pub fn has_packages(&self) -> bool {
+        if matches!(self.images(), Ok(None)) {
+            return true;
+        }
+        let is_fixed = statvfs(self.place.inside("/usr"))
+            .is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY));
+        os::has_dpkg(self.place) && !is_fixed
     }
 
     /// The engine, on a journal.

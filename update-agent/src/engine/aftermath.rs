@@ -19,24 +19,44 @@ impl Engine {
         if let Some(failure) = verdict.problem.take() {
             return self.give_up(entry, failure, verdict).await;
         }
-        if let Some(reasons) = self.after(&mut entry).await {
+        let reasons = match self.after(&mut entry).await {
+            Ok(reasons) => reasons,
+            Err(failure) => return Ok(self.leave_open(entry, failure.reason)),
+        };
+        if let Some(reasons) = reasons {
             match self.why_not_to_reboot(&entry) {
                 None => return self.begin_reboot(entry, &reasons),
-                Some(why) => stay_up(&mut entry, &why),
+                Some(why) => return self.do_not_reboot(entry, &why).await,
             }
         }
         self.verify(entry).await
     }
 
-    /// Lets the modules do what should follow; why the change asks for a reboot, if it does.
-    async fn after(&self, entry: &mut Entry) -> Option<Vec<String>> {
+    /// The node is not to reboot, although the change asks for it. What is only changed by the reboot is taken back: left
+    /// as it is, any reboot would make the change, outside its window and with nobody watching.
+    async fn do_not_reboot(&self, mut entry: Entry, why: &str) -> Result<Entry, JournalError> {
+        if entry.reboot_is_the_change {
+            let reason = format!("the change needs a reboot, and the node does not make it: {why}");
+            let failure = Failure::new(FailureKind::Reboot, reason);
+            let verdict = self.look(&mut entry).await;
+            return self.give_up(entry, failure, verdict).await;
+        }
+        stay_up(&mut entry, why);
+        self.verify(entry).await
+    }
+
+    /// Lets the modules do what should follow; why the change asks for a reboot, if it does. Fails if a module cannot tell
+    /// whose change is that reboot: it would be called finished, and not be made.
+    async fn after(&self, entry: &mut Entry) -> Result<Option<Vec<String>>, Failure> {
         let steps = all_steps(entry);
         let mut reasons: Option<Vec<String>> = None;
-        for module in &self.parts.modules {
+        let mut untold = None;
+        for module in self.concerned(entry) {
             match module.after(&steps, noted(entry, module.name())).await {
                 Ok(after) => {
                     add_new(&mut entry.restarted, after.restarted);
                     add_new(&mut entry.remarks, after.remarks);
+                    entry.reboot_is_the_change |= after.reboot_is_the_change;
                     if let Some(more) = after.reboot {
                         reasons.get_or_insert_default().extend(more);
                     }
@@ -44,10 +64,13 @@ impl Engine {
                 Err(failure) => {
                     tracing::warn!(module = module.name(), error = %failure, "what should follow the change failed");
                     add_new(&mut entry.remarks, [failure.remark("after the change")]);
+                    if module.arms() {
+                        untold = untold.or(Some(failure));
+                    }
                 }
             }
         }
-        reasons
+        untold.map_or(Ok(reasons), Err)
     }
 
     /// Why the node is not rebooted now, although the change asks for it; `None` if it is.
@@ -58,8 +81,8 @@ impl Engine {
         if let Err(why) = (self.parts.may_reboot)() {
             return Some(why);
         }
-        let is_over = entry.before.is_some_and(|before| before <= self.now());
-        let closed = || is_over.then(|| "the window has closed".to_owned());
+        let is_late = self.is_late(entry);
+        let closed = || is_late.then(|| "the window has closed".to_owned());
         self.parts.reboot.hindrance().or_else(closed)
     }
 
@@ -88,10 +111,7 @@ impl Engine {
         let hindrance = self.why_not_to_reboot(&entry);
         match hindrance {
             None if entry.reboots < MOST_REBOOTS => self.ask_for_reboot(entry).await,
-            Some(why) if entry.reboots == 0 => {
-                stay_up(&mut entry, &why);
-                self.verify(entry).await
-            }
+            Some(why) if entry.reboots == 0 => self.do_not_reboot(entry, &why).await,
             _ => self.did_not_reboot(entry).await,
         }
     }
@@ -119,11 +139,16 @@ impl Engine {
 
     async fn did_not_reboot(&self, mut entry: Entry) -> Result<Entry, JournalError> {
         let verdict = self.look(&mut entry).await;
-        entry.reboot_required = true;
         let times = match entry.reboots {
             1 => "once".to_owned(),
             times => format!("{times} times"),
         };
+        if entry.reboot_is_the_change {
+            let reason = format!("the node did not reboot although it was told to {times}");
+            let failure = Failure::new(FailureKind::Reboot, reason);
+            return self.give_up(entry, failure, verdict).await;
+        }
+        entry.reboot_required = true;
         let mut reason = format!(
             "the change is made, but the node did not reboot although it was told to {times}; reboot it by hand"
         );
@@ -132,8 +157,12 @@ impl Engine {
             problem.log
         });
         let failure = Failure::with_log(FailureKind::Reboot, reason, &log);
-        let results = verdict.results;
-        self.end(entry, News::Failed { failure, results })
+        let news = News::Failed {
+            failure,
+            results: verdict.results,
+            booted: verdict.booted,
+        };
+        self.end(entry, news)
     }
 
     /// The last look, which decides.
@@ -144,15 +173,18 @@ impl Engine {
             self.write("verify-begun", &entry)?;
         }
         let mut verdict = self.look(&mut entry).await;
-        match verdict.problem.take() {
-            Some(failure) => self.give_up(entry, failure, verdict).await,
-            None => self.end(
-                entry,
-                News::Finished {
-                    results: verdict.results,
-                },
-            ),
+        if let Some(failure) = verdict.problem.take() {
+            return self.give_up(entry, failure, verdict).await;
         }
+        if entry.reboot_is_the_change {
+            // Only now is anything changed that something could follow. That it did not is among the remarks.
+            self.after(&mut entry).await.ok();
+        }
+        let news = News::Finished {
+            results: verdict.results,
+            booted: verdict.booted,
+        };
+        self.end(entry, news)
     }
 }
 
@@ -167,6 +199,7 @@ fn stay_up(entry: &mut Entry, why: &str) {
 fn reboot_rule(entry: &Entry) -> RebootRule {
     match &entry.target.wish {
         Wish::Packages(wish) => wish.rules.reboot,
+        Wish::Image(_) => RebootRule::IfRequired,
         Wish::Unknown => RebootRule::Never,
     }
 }

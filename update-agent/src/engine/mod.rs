@@ -7,8 +7,9 @@
 mod aftermath;
 mod work;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -18,10 +19,13 @@ use crate::boot::Reboot;
 use crate::identity;
 use crate::journal::{Entry, Journal, JournalError, Phase, Point, Step};
 use crate::model::{Event, Failure, FailureKind, News, Target};
-use crate::modules::{AnyModule, AnyStep, Draft, Ready};
+use crate::modules::{AnyModule, AnyStep, Draft, Fetched, Ready};
 
 /// Services that were started with the system have so long to come up before their absence counts.
 const SETTLING: Duration = Duration::from_mins(2);
+
+/// The cause of giving up what is not wanted any more: nothing of it is needed.
+pub const WITHDRAWN: &str = "withdrawn";
 
 /// The word of the machine's owner on a reboot now: an error says why not.
 pub type MayReboot = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -56,6 +60,8 @@ pub struct Engine {
     settling: Duration,
     /// How long the last plan took, in milliseconds.
     planning: AtomicU64,
+    /// Why what was begun was last left open; empty if it was not.
+    left_open: Mutex<String>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -73,6 +79,7 @@ impl Engine {
             parts,
             settling: SETTLING,
             planning: AtomicU64::new(0),
+            left_open: Mutex::default(),
         }
     }
 
@@ -105,6 +112,28 @@ impl Engine {
     /// The open attempt, if there is one. What an attempt left behind that is not open any more is removed.
     pub fn open(&self) -> Result<Option<Entry>, JournalError> {
         self.parts.journal.read()
+    }
+
+    /// Why [`Engine::carry_out`] last left what was begun open, in words for a person; empty if it did not, or only for a
+    /// reboot.
+    pub fn why_open(&self) -> String {
+        self.left_open().clone()
+    }
+
+    fn left_open(&self) -> MutexGuard<'_, String> {
+        self.left_open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes back what an attempt got ready that is not open any more: its journal may have been lost. Only when none is
+    /// open. What cannot be taken back now is by the next round.
+    pub async fn stand_down(&self) {
+        for module in &self.parts.modules {
+            if let Err(failure) = module.stand_down().await {
+                tracing::error!(module = module.name(), error = %failure, "what no attempt waits for cannot be taken back");
+            }
+        }
     }
 
     /// Removes what attempts left behind. Only when none is open.
@@ -146,6 +175,7 @@ impl Engine {
             whole.changes.extend(draft.changes);
             whole.steps.extend(draft.steps);
             whole.withheld.extend(draft.withheld);
+            whole.image = whole.image.or(draft.image);
             whole.download_bytes += draft.download_bytes;
             whole.disk_bytes += draft.disk_bytes;
             whole.reboot_expected |= draft.reboot_expected;
@@ -174,26 +204,71 @@ impl Engine {
         self.end(self.blank(target), news)
     }
 
-    /// Fetches what the plan needs. A failure ends the attempt.
-    pub async fn fetch(&self, mut entry: Entry) -> Result<Entry, JournalError> {
+    /// Fetches what the plan needs, or a part of it: then the attempt stays open, to be gone on with after the server was
+    /// heard. A failure ends the attempt: there is nothing more to fetch for it.
+    pub async fn fetch(&self, mut entry: Entry) -> Result<(Entry, Fetched), JournalError> {
         let begun = self.now();
         let fetched = self.fetch_steps(&entry).await;
-        let bytes = fetched.as_ref().map_or(0, |()| entry.plan.download_bytes);
+        let bytes = match fetched {
+            Ok(Fetched::All) => entry.plan.download_bytes,
+            Ok(Fetched::Part | Fetched::Later(_)) | Err(_) => 0,
+        };
         entry.spent("download", (begun, self.now()), bytes);
-        if let Err(failure) = fetched {
-            return self.fail(entry, failure);
+        match fetched {
+            Err(failure) => Ok((self.fail(entry, failure)?, Fetched::All)),
+            Ok(Fetched::All) => {
+                entry.phase = Phase::Staged;
+                self.happened(&mut entry, News::Downloaded);
+                self.write("downloaded", &entry)?;
+                Ok((entry, Fetched::All))
+            }
+            Ok(Fetched::Part) => {
+                // How long it took so far is told at the end.
+                self.write("opened", &entry)?;
+                Ok((entry, Fetched::Part))
+            }
+            Ok(later) => Ok((entry, later)),
         }
-        entry.phase = Phase::Staged;
-        self.happened(&mut entry, News::Downloaded);
-        self.write("downloaded", &entry)?;
+    }
+
+    /// What is told anew of an open attempt's wish counts from now on: that it is the same change is for the caller to
+    /// know. Only before anything was changed.
+    pub fn renew(&self, mut entry: Entry, target: Target) -> Result<Entry, JournalError> {
+        for step in &mut entry.steps {
+            let module = self.module(&step.step);
+            match module.and_then(|module| module.renew(&step.step, &target.wish)) {
+                Ok(renewed) => step.step = renewed,
+                // Whoever takes the step says the same.
+                Err(failure) => tracing::warn!(error = %failure, "a step stays as it is"),
+            }
+        }
+        entry.target = target;
+        let point = match entry.phase {
+            Phase::Downloading => "opened",
+            _ => "downloaded",
+        };
+        self.write(point, &entry)?;
         Ok(entry)
     }
 
     /// Whether the modules let the change begin. What was fetched is checked again, and fetched again if need be.
     pub async fn ready(&self, entry: &Entry) -> Result<Ready, Failure> {
-        self.fetch_steps(entry).await?;
+        // An image is booted or it is nothing: what would only be armed to be disarmed again is not begun.
+        let hindrance = || self.parts.reboot.hindrance();
+        if let Some(why) = entry.plan.image.as_ref().and_then(|_| hindrance()) {
+            let why = format!("the node cannot be rebooted into its image: {why}");
+            return Ok(Ready::NotYet(why));
+        }
+        match self.fetch_steps(entry).await? {
+            Fetched::All => {}
+            Fetched::Part => {
+                let why = "what the change needs was lost and is being fetched again";
+                return Ok(Ready::NotYet(why.to_owned()));
+            }
+            Fetched::Later(why) => return Ok(Ready::NotYet(why)),
+        }
         let steps = all_steps(entry);
-        for module in &self.parts.modules {
+        for module in self.concerned(entry) {
             if let Ready::NotYet(why) = module.check(&steps).await? {
                 return Ok(Ready::NotYet(why));
             }
@@ -201,11 +276,22 @@ impl Engine {
         Ok(Ready::Yes)
     }
 
-    async fn fetch_steps(&self, entry: &Entry) -> Result<(), Failure> {
+    /// Fetches what the steps need, up to the first of which not all is there.
+    async fn fetch_steps(&self, entry: &Entry) -> Result<Fetched, Failure> {
         for step in &entry.steps {
-            self.module(&step.step)?.fetch(&step.step).await?;
+            match self.module(&step.step)?.fetch(&step.step).await? {
+                Fetched::All => {}
+                unfinished => return Ok(unfinished),
+            }
         }
-        Ok(())
+        Ok(Fetched::All)
+    }
+
+    /// The modules that have steps in an attempt. Others know nothing of it: they are neither asked nor told.
+    fn concerned(&self, entry: &Entry) -> Vec<&dyn AnyModule> {
+        let has_steps = |name: &str| entry.steps.iter().any(|step| step.step.module == name);
+        let modules = self.parts.modules.iter().map(AsRef::as_ref);
+        modules.filter(|module| has_steps(module.name())).collect()
     }
 
     /// Notes how the node is; from then on it is being changed. The server allowed it until `before`. An attempt whose
@@ -216,14 +302,16 @@ impl Engine {
         before: Option<DateTime<Utc>>,
     ) -> Result<Entry, JournalError> {
         let steps = all_steps(&entry);
-        for module in &self.parts.modules {
+        let mut baselines = BTreeMap::new();
+        for module in self.concerned(&entry) {
             match module.note(&steps).await {
                 Ok(baseline) => {
-                    entry.baselines.insert(module.name().to_owned(), baseline);
+                    baselines.insert(module.name().to_owned(), baseline);
                 }
                 Err(failure) => return self.fail(entry, failure),
             }
         }
+        entry.baselines = baselines;
         entry.phase = Phase::Applying;
         entry.before = before;
         self.happened(&mut entry, News::Began);
@@ -239,8 +327,8 @@ impl Engine {
 
     /// Ends an attempt that has changed nothing yet.
     pub fn fail(&self, entry: Entry, failure: Failure) -> Result<Entry, JournalError> {
-        let results = Vec::new();
-        self.end(entry, News::Failed { failure, results })
+        let booted = unchanged(&entry);
+        self.end(entry, News::failed(failure, booted))
     }
 
     /// Writes down up to which sequence number the server has stored the events.
@@ -252,9 +340,15 @@ impl Engine {
         self.write("acknowledged", entry)
     }
 
-    /// Forgets an attempt of which the server knows everything.
-    pub fn close(&self) -> Result<(), JournalError> {
+    /// Forgets an attempt of which the server knows everything. Who tries the same again goes on with what is there of it.
+    pub async fn close(&self, entry: &Entry) -> Result<(), JournalError> {
         self.tidy();
+        let wanted = is_still_wanted(entry).then_some(&entry.target.wish);
+        for module in &self.parts.modules {
+            if let Err(failure) = module.discard_but(wanted).await {
+                tracing::warn!(module = module.name(), error = %failure, "what was fetched stays for now");
+            }
+        }
         self.parts.journal.clear()
     }
 
@@ -262,9 +356,25 @@ impl Engine {
         let mut modules = self.parts.modules.iter();
         let own = modules.find(|own| own.name() == step.module);
         own.map(AsRef::as_ref).ok_or_else(|| {
-            let reason = format!("this agent has no module {}", step.module);
+            let reason = format!(
+                "the module {} is missing, which alone knows this change: what it needs was not found when the agent \
+                 started, or is not configured as it must be; look at `evenkeel-agent doctor`, mend that and start the \
+                 agent again",
+                step.module
+            );
             Failure::new(FailureKind::Unsupported, reason)
         })
+    }
+
+    /// Why nobody can say how the change stands; `None` if each step has its module.
+    fn missing(&self, entry: &Entry) -> Option<Failure> {
+        let mut steps = entry.steps.iter();
+        steps.find_map(|step| self.module(&step.step).err())
+    }
+
+    /// Whether leave was given and has ended.
+    fn is_late(&self, entry: &Entry) -> bool {
+        entry.before.is_some_and(|before| before <= self.now())
     }
 
     fn end(&self, mut entry: Entry, news: News) -> Result<Entry, JournalError> {
@@ -319,6 +429,21 @@ impl Engine {
         let begun = now.checked_sub_signed(passed).unwrap_or(now);
         entry.spent("plan", (begun, now), 0);
         entry
+    }
+}
+
+/// The version of the image that a node runs of which nothing was changed; none if the attempt is for no image.
+fn unchanged(entry: &Entry) -> Option<String> {
+    let before = &entry.plan.image.as_ref()?.before;
+    (!before.is_empty()).then(|| before.clone())
+}
+
+/// Whether another attempt may follow one that is over, at the same.
+fn is_still_wanted(entry: &Entry) -> bool {
+    match entry.events.last().map(|event| &event.news) {
+        Some(News::Failed { .. } | News::Reverted { .. }) => true,
+        Some(News::Cancelled { cause }) => cause != WITHDRAWN,
+        _ => false,
     }
 }
 

@@ -6,13 +6,16 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{Engine, all_steps, last};
+use super::{Engine, all_steps, last, unchanged};
 use crate::journal::{Entry, JournalError, Phase, Point};
 use crate::model::{Failure, FailureKind, News};
 use crate::modules::{AnyStep, Try, Undone, Verdict};
 
 /// How often a node is looked at whose services are still coming up.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Why what was begun is not gone on with.
+const OTHERS: &str = "another program is at work on what the update has begun to change";
 
 /// What a module noted that noted nothing.
 static NOTHING: Value = Value::Null;
@@ -21,19 +24,26 @@ impl Engine {
     /// Takes the steps that are left, looks at what they made, reboots the node if that is needed, and ends the attempt.
     /// Also what goes on after a kill, then with [`Try::Again`].
     ///
-    /// The attempt comes back open, to be gone on with later, in two cases: somebody else is at work on what it changes,
-    /// so that what is found is neither its success nor its failure; or it is [`Phase::Rebooting`]. Then the first call
-    /// with it asks for the reboot, so that there is time between to tell the server and to let go of the own inhibitor
-    /// lock.
+    /// The attempt comes back open, to be gone on with later, in four cases. Three are told by [`Engine::why_open`]:
+    /// somebody else is at work on what it changes, so that what is found is neither its success nor its failure; the
+    /// module is missing that knows the change; or it cannot be told whether what was got ready is still so. The fourth
+    /// is [`Phase::Rebooting`]. Then the first call with it asks for the reboot, so that there is time between to tell the
+    /// server and to let go of the own inhibitor lock.
     pub async fn carry_out(&self, entry: Entry, trying: Try) -> Result<Entry, JournalError> {
-        match entry.phase {
-            Phase::Over => return Ok(entry),
-            Phase::Rebooting => return self.go_on_rebooting(entry).await,
-            Phase::Downloading | Phase::Staged | Phase::Applying | Phase::Verifying => {}
+        self.left_open().clear();
+        if entry.phase == Phase::Over {
+            return Ok(entry);
+        }
+        // Without it nothing is known of how the node is, least of all that it is as planned.
+        if let Some(missing) = self.missing(&entry) {
+            return Ok(self.leave_open(entry, missing.reason));
+        }
+        if entry.phase == Phase::Rebooting {
+            return self.go_on_rebooting(entry).await;
         }
         if trying == Try::Again {
-            if self.others_are_at_work(trying).await {
-                return Ok(entry);
+            if self.others_are_at_work(&entry, trying).await {
+                return Ok(self.leave_open(entry, OTHERS.to_owned()));
             }
             if self.came_too_late(&entry).await {
                 return self.turn_back(entry);
@@ -61,7 +71,7 @@ impl Engine {
             };
             tracing::info!(attempt = %entry.attempt, module = step.module, step = step.name, ?trying, "taking a step");
             let begun = self.now();
-            let taken = self.take(&step, trying).await;
+            let taken = self.take(&entry, &step, trying).await;
             entry.spent("apply", (begun, self.now()), 0);
             if let Err(failure) = taken {
                 tracing::warn!(attempt = %entry.attempt, step = step.name, error = %failure, "a step failed");
@@ -84,19 +94,33 @@ impl Engine {
         Ok(ControlFlow::Continue(entry))
     }
 
-    async fn take(&self, step: &AnyStep, trying: Try) -> Result<(), Failure> {
-        self.module(step)?.apply(step, trying).await
+    async fn take(&self, entry: &Entry, step: &AnyStep, trying: Try) -> Result<(), Failure> {
+        let module = self.module(step)?;
+        // Also on the first try: what was done since the leave was given took its time.
+        if module.arms() && self.is_late(entry) && module.is_untouched(&all_steps(entry)).await? {
+            let reason = "nothing was changed yet, and the time to begin is over";
+            return Err(Failure::new(FailureKind::Interrupted, reason));
+        }
+        module.apply(step, trying, entry.before).await
+    }
+
+    /// Gives an attempt back that is gone on with by the next call.
+    pub(super) fn leave_open(&self, entry: Entry, why: String) -> Entry {
+        tracing::warn!(attempt = %entry.attempt, why, "what was begun is not over yet");
+        *self.left_open() = why;
+        entry
     }
 
     fn turn_back(&self, entry: Entry) -> Result<Entry, JournalError> {
         let reason = "interrupted before anything was changed, and the time to begin is over";
         let failure = Failure::new(FailureKind::Interrupted, reason);
-        self.end(entry, News::Reverted { failure })
+        let booted = unchanged(&entry);
+        self.end(entry, News::Reverted { failure, booted })
     }
 
-    /// Whether somebody else is changing what the modules change. That nobody can tell is no reason to wait.
-    async fn others_are_at_work(&self, trying: Try) -> bool {
-        for module in &self.parts.modules {
+    /// Whether somebody else is changing what the attempt changes. That nobody can tell is no reason to wait.
+    async fn others_are_at_work(&self, entry: &Entry, trying: Try) -> bool {
+        for module in self.concerned(entry) {
             match module.at_work(trying).await {
                 Ok(None) => {}
                 Ok(Some(who)) => {
@@ -113,13 +137,16 @@ impl Engine {
 
     /// Whether leave was given, nothing was done with it, and it has ended: the change would begin outside its window.
     async fn came_too_late(&self, entry: &Entry) -> bool {
-        let is_over = entry.before.is_some_and(|before| before <= self.now());
-        if !is_over || entry.steps.iter().any(|step| step.done) {
+        if !self.is_late(entry) || entry.steps.iter().any(|step| step.done) {
+            return false;
+        }
+        if self.missing(entry).is_some() {
             return false;
         }
         let steps = all_steps(entry);
-        for module in &self.parts.modules {
-            if !matches!(module.is_untouched(&steps).await, Ok(true)) {
+        for module in self.concerned(entry) {
+            // One that arms is asked before each of its steps, and then takes back what it may have got ready already.
+            if module.arms() || !matches!(module.is_untouched(&steps).await, Ok(true)) {
                 return false;
             }
         }
@@ -127,7 +154,7 @@ impl Engine {
     }
 
     /// What is found on the node. After a boot that came in the middle, what is wrong may right itself while services
-    /// come up.
+    /// come up, unless a module says that it does not.
     pub(super) async fn look(&self, entry: &mut Entry) -> Verdict {
         let began = last(entry, &News::Began);
         let booted = began.is_some_and(|began| began.boot_id != self.parts.boot_id);
@@ -136,7 +163,7 @@ impl Engine {
             let verdict = self.look_once(entry).await;
             let patient = until.is_some_and(|until| Instant::now() < until);
             match &verdict.problem {
-                Some(problem) if patient => {
+                Some(problem) if patient && !verdict.is_final => {
                     tracing::debug!(%problem, "the system has booted and is looked at again");
                     tokio::time::sleep(LOOK_AGAIN).await;
                 }
@@ -149,13 +176,21 @@ impl Engine {
 
     async fn look_once(&self, entry: &Entry) -> Verdict {
         let steps = all_steps(entry);
-        let mut whole = Verdict::default();
-        for module in &self.parts.modules {
+        // Who does not know a step cannot say that all is as planned, and time does not teach it.
+        let missing = self.missing(entry);
+        let mut whole = Verdict {
+            is_final: missing.is_some(),
+            problem: missing,
+            ..Verdict::default()
+        };
+        for module in self.concerned(entry) {
             match module.verify(&steps, noted(entry, module.name())).await {
                 Ok(verdict) => {
                     whole.results.extend(verdict.results);
                     whole.kept_conffiles.extend(verdict.kept_conffiles);
                     whole.problem = whole.problem.or(verdict.problem);
+                    whole.is_final |= verdict.is_final;
+                    whole.booted = whole.booted.or(verdict.booted);
                 }
                 Err(failure) => whole.problem = whole.problem.or(Some(failure)),
             }
@@ -163,23 +198,32 @@ impl Engine {
         whole
     }
 
-    /// Goes back if a module knows how; else says how the node is. Not while somebody else is still at work there.
+    /// Goes back if a module knows how; else says how the node is. Not while somebody else is still at work there, nor
+    /// before it is certain that nothing stays ready to change the node later.
     pub(super) async fn give_up(
         &self,
         entry: Entry,
-        failure: Failure,
+        mut failure: Failure,
         verdict: Verdict,
     ) -> Result<Entry, JournalError> {
-        if self.others_are_at_work(Try::First).await {
-            return Ok(entry);
+        if self.others_are_at_work(&entry, Try::First).await {
+            return Ok(self.leave_open(entry, OTHERS.to_owned()));
         }
-        let steps = all_steps(&entry);
-        let mut back = !self.parts.modules.is_empty();
-        for module in &self.parts.modules {
-            back &= matches!(module.undo(&steps).await, Ok(Undone::Entirely));
+        // The last words of what was found, if what failed has none of its own.
+        if failure.log.is_empty()
+            && let Some(problem) = &verdict.problem
+        {
+            failure.log.clone_from(&problem.log);
         }
-        if back {
-            return self.end(entry, News::Reverted { failure });
+        let booted = verdict.booted;
+        match self.go_back(&entry).await {
+            Ok(Undone::Entirely) => return self.end(entry, News::Reverted { failure, booted }),
+            Ok(Undone::Impossible) => {}
+            Err(back) => {
+                let reason = failure.reason;
+                let why = format!("{reason}; going back did not work and is tried again: {back}");
+                return Ok(self.leave_open(entry, why));
+            }
         }
         // The tool's words tell why, the verdict tells what came of it.
         let failure = match verdict.problem {
@@ -191,7 +235,38 @@ impl Engine {
             None => failure,
         };
         let results = verdict.results;
-        self.end(entry, News::Failed { failure, results })
+        let news = News::Failed {
+            failure,
+            results,
+            booted,
+        };
+        self.end(entry, news)
+    }
+
+    /// Whether every module that took steps is verified to be as before. Who took none has nothing to go back from. Fails
+    /// if that is to be tried again: what may still be armed boots with any reset.
+    async fn go_back(&self, entry: &Entry) -> Result<Undone, Failure> {
+        let steps = all_steps(entry);
+        let (mut any, mut back) = (false, true);
+        let mut again = None;
+        for module in self.concerned(entry) {
+            any = true;
+            match module.undo(&steps).await {
+                Ok(undone) => back &= undone == Undone::Entirely,
+                Err(failure) => {
+                    tracing::warn!(module = module.name(), error = %failure, "cannot go back");
+                    back = false;
+                    if module.arms() {
+                        again = again.or(Some(failure));
+                    }
+                }
+            }
+        }
+        match again {
+            Some(failure) => Err(failure),
+            None if any && back => Ok(Undone::Entirely),
+            None => Ok(Undone::Impossible),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is known about the node, for the server to decide upon.
 
+mod image;
 mod manifest;
 pub(crate) mod reboot;
 mod stale;
@@ -14,13 +15,19 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use crate::model::Failure;
+use crate::modules::Module as _;
+use crate::modules::image::boot_control::BootControl;
+use crate::modules::image::slots::{BadImage, SlotFile};
 use crate::modules::packages::{
-    self, Install, Installed, KnownPackage, Preferences, Seen, Simulation, Target, Tools, View, hex,
+    self, Install, Installed, KnownPackage, Packages, Preferences, Seen, Simulation, Target, Tools,
+    View, hex,
 };
-use crate::os::{self, OsRelease};
+use crate::os::{self, BootedImage, OsRelease};
 use crate::owner::Owner;
 use crate::place::Place;
+use crate::trial;
 
+pub use self::image::SlotFact;
 pub use self::stale::StaleService;
 pub use crate::model::{Withheld, WithheldCause};
 
@@ -82,10 +89,16 @@ pub struct Facts {
     pub stale_services: Vec<StaleService>,
     /// Why the system waits for a reboot, for people.
     pub reboot_reasons: Vec<String>,
-    /// What a person should know of the agent itself. The reader knows of nothing: the agent adds it.
+    /// What a person should know of the agent itself. The reader knows of the slots of images only: the agent adds the rest.
     pub troubles: Vec<String>,
     /// The limits that the machine's owner set, for people; empty if there are none. The agent adds them.
     pub limits: String,
+    /// The image that runs, if it is one and is not on trial: what may be gone with the next boot is not told.
+    pub booted_image: Option<BootedImage>,
+    /// What lies in the slots of images; empty if the node has none.
+    pub slots: Vec<SlotFact>,
+    /// The images that failed here and are not tried again by themselves, the last one last.
+    pub bad_images: Vec<BadImage>,
 }
 
 impl Facts {
@@ -150,6 +163,10 @@ pub struct FactsReader {
     place: Place,
     modules: Vec<String>,
     owner: Arc<Owner>,
+    images: Option<Arc<SlotFile>>,
+    /// What keeps the slots from being used; there are none then.
+    troubles: Vec<String>,
+    running: image::Running,
     last: Option<Last>,
 }
 
@@ -173,12 +190,55 @@ impl FactsReader {
             place,
             modules,
             owner,
+            images: None,
+            troubles: Vec::new(),
+            running: image::Running::default(),
             last: None,
         }
     }
 
+    /// Tells of slots of images as well, if the node has them, or of why they cannot be used.
+    #[must_use]
+    pub fn with_images(mut self, slots: Option<Arc<SlotFile>>, troubles: Vec<String>) -> Self {
+        self.images = slots;
+        self.troubles = troubles;
+        self
+    }
+
+    /// Asks this boot control what runs, and whether the slots are as they should be.
+    #[must_use]
+    pub fn with_boot_control(mut self, boot: Option<Arc<dyn BootControl>>) -> Self {
+        self.running = image::Running::by(boot);
+        self
+    }
+
     /// What is known now.
     pub async fn read(&mut self) -> Result<Facts, Failure> {
+        self.running.look().await;
+        let mut facts = self.read_root().await?;
+        self.add_images(&mut facts);
+        Ok(facts)
+    }
+
+    /// What lies in the slots changes without a file of the root, and costs nothing to look up.
+    fn add_images(&self, facts: &mut Facts) {
+        let slots = self.images.as_ref().map(|slots| slots.get());
+        let is_settled = match &slots {
+            Some(slots) => self.running.is_settled(slots),
+            // With slots that cannot be used nobody knows whether what runs is on trial.
+            None => self.troubles.is_empty(),
+        };
+        let may_be_named = is_settled && !trial::is_watched(&self.place);
+        image::add(facts, slots.as_ref(), may_be_named);
+        let now = slots.as_ref().and_then(|slots| self.running.trouble(slots));
+        let troubles = self.troubles.iter().cloned().chain(now);
+        facts
+            .troubles
+            .extend(troubles.map(|text| cut(&text, MOST_TEXT)));
+    }
+
+    /// What is known of the root now.
+    async fn read_root(&mut self) -> Result<Facts, Failure> {
         let telltales: Vec<_> = TELLTALES.iter().map(|path| self.telltale(path)).collect();
         if let Some(last) = self
             .last
@@ -216,12 +276,14 @@ impl FactsReader {
         };
         let trouble = format!("the node cannot be looked at: {failure}");
         facts.troubles.push(trouble);
+        self.add_images(&mut facts);
         facts.within_bounds()
     }
 
     /// The list of packages whose digest the facts have. `None` if it cannot be read or has become another one: then
     /// the next facts have another digest.
     pub async fn packages(&self, facts: &Facts) -> Option<String> {
+        facts.packages_digest?;
         match self.tools.list().await {
             Ok(known) => {
                 let text = manifest::text(&known);
@@ -241,32 +303,45 @@ impl FactsReader {
     }
 
     async fn look(&self) -> Result<Facts, Failure> {
-        let known = self.tools.list().await?;
-        let architecture = self.tools.architecture().await?;
         let kernel_release = os::kernel_release();
         let reboot = reboot::look(&self.place, &kernel_release);
-        let audit = self.tools.audit().await?;
-        let (available, withheld) = self.updates(&known, &architecture).await;
         let facts = Facts {
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             os_release: OsRelease::of(&self.place),
-            available,
-            installed_digest: digest(&known),
-            architecture,
             kernel_release,
             boot_id: os::boot_id(),
             modules: self.modules.clone(),
             reboot_required: reboot.required,
             reboot_required_by: reboot.by,
+            stale_services: stale_services(&self.place),
+            reboot_reasons: reboot.reasons,
+            ..self.look_at_packages().await?
+        };
+        Ok(facts.within_bounds())
+    }
+
+    /// What dpkg and apt know. An image may come without them: then nothing is asked of packages.
+    async fn look_at_packages(&self) -> Result<Facts, Failure> {
+        let is_asked_for = self.modules.iter().any(|name| name == Packages::NAME);
+        if !is_asked_for && !os::has_dpkg(&self.place) {
+            return Ok(Facts {
+                architecture: os::debian_architecture(&os::machine()).to_owned(),
+                ..Facts::default()
+            });
+        }
+        let known = self.tools.list().await?;
+        let architecture = self.tools.architecture().await?;
+        let audit = self.tools.audit().await?;
+        let (available, withheld) = self.updates(&known, &architecture).await;
+        Ok(Facts {
+            available,
+            installed_digest: digest(&known),
+            architecture,
             audit: cut(&audit, MOST_AUDIT),
             packages_digest: Some(Sha256::digest(manifest::text(&known)).into()),
             withheld,
-            stale_services: stale_services(&self.place),
-            reboot_reasons: reboot.reasons,
-            troubles: Vec::new(),
-            limits: String::new(),
-        };
-        Ok(facts.within_bounds())
+            ..Facts::default()
+        })
     }
 
     /// What an update of everything would bring, and what it would leave. If apt cannot tell, what it could tell last.

@@ -9,11 +9,20 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 use crate::model::Plan;
 use crate::place::Place;
 
+/// What the agent writes down while an image is armed and tried takes no more.
+const RECORDS: u64 = 4 << 20;
+
 /// A kernel, with the images that are made for it, takes no more in `/boot`. That is often small and on its own.
 const KERNEL: u64 = 128 << 20;
 
 /// Whether each file system that a change writes to can be written and has room; else which has not.
 pub fn look(place: &Place, plan: &Plan, min_free: u64) -> Result<(), String> {
+    if plan.image.is_some() {
+        // Its slot is written by now, the root may be one that cannot be, and no package is touched.
+        let state = place.state();
+        let path = state.display().to_string();
+        return has_room(&path, state, RECORDS.min(min_free));
+    }
     let mut seen = Vec::new();
     for (path, needed) in needs(plan, min_free) {
         let inside = place.inside(path);
@@ -67,8 +76,10 @@ fn has_room(path: &str, inside: &Path, needed: u64) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
-    use crate::model::Change;
+    use crate::model::{Change, ImageChange};
 
     fn root(folders: &[&str]) -> (tempfile::TempDir, Place) {
         let root = tempfile::tempdir().unwrap();
@@ -106,6 +117,24 @@ mod tests {
         assert_eq!(
             look(&place, &Plan::default(), 1 << 60).unwrap_err(),
             "the file system of / has less than 1099511627776 MiB free"
+        );
+    }
+
+    /// The root of a node of images cannot be written to, and what it says of itself would hold every image back.
+    #[test]
+    fn an_image_needs_room_for_the_agents_own_records_and_for_nothing_else() {
+        let plan = Plan {
+            disk_bytes: i64::MAX,
+            image: Some(ImageChange::default()),
+            ..Plan::default()
+        };
+        let (root, _) = root(&["usr", "data"]);
+        let place = |state: PathBuf| Place::new(root.path(), Some(state));
+        look(&place(root.path().join("data")), &plan, 1).unwrap();
+        look(&place("/proc".into()), &plan, 0).unwrap();
+        assert_eq!(
+            look(&place("/proc".into()), &plan, u64::MAX).unwrap_err(),
+            "the file system of /proc has less than 4 MiB free"
         );
     }
 

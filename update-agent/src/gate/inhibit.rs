@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
-use super::in_one_line;
+use crate::hooks::in_one_line;
 use crate::place::Place;
 
 /// The files, as seen from inside the managed root. The second is gone after a reboot.

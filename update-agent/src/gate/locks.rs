@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::in_one_line;
+use crate::hooks::in_one_line;
 use crate::inhibitor;
 use crate::runner::{Command, Runner};
 
@@ -67,8 +67,8 @@ fn is_in_the_way((what, who, _, how, ..): &Lock) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::Fake;
     use super::*;
+    use crate::hooks::fake::Fake;
 
     const OTHERS: &str = r#"{"type":"a(ssssuu)","data":[[["sleep","NetworkManager","NetworkManager needs to turn off networks","delay",0,312],["shutdown","Unattended Upgrades Shutdown","Stop ongoing upgrades","delay",0,400],["handle-lid-switch:sleep","gdm","a greeter","block",0,401],["shutdown:sleep:idle","evenkeel-agent","packages are changed","block",0,500]"#;
 
@@ -93,7 +93,7 @@ mod tests {
         asked(r#"{"type":"a(ssssuu)","data":[[]]}"#).await.unwrap();
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_system_without_logind_has_no_locks() {
         look(&Fake::default()).await.unwrap();
         let silent = Fake::default().says("busctl", 1, "Failed to connect");

@@ -5,9 +5,6 @@
 //! nothing that changes from one poll to the next, or each poll would look like news.
 
 mod disk;
-#[cfg(test)]
-mod fake;
-mod hooks;
 mod inhibit;
 mod locks;
 mod power;
@@ -17,6 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::hooks::{self, Moment};
 use crate::model::Plan;
 use crate::modules::Ready;
 use crate::owner::Owner;
@@ -101,21 +99,9 @@ impl Gate {
             power::look(Path::new(power::SUPPLIES), settings.min_battery_percent)?;
         }
         disk::look(place, plan, settings.min_free)?;
-        hooks::ask(place, runner.as_ref(), settings.hook_deadline).await
+        let deadline = settings.hook_deadline;
+        hooks::ask(Moment::BeforeUpdate, place, runner.as_ref(), deadline).await
     }
-}
-
-/// Words from outside in one line of at most 300 bytes: they go to the server and to people.
-fn in_one_line(words: &str) -> String {
-    const MOST: usize = 300;
-    let words = words.split(|c: char| c.is_whitespace() || c.is_control());
-    let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
-    let mut line = words.join(" ");
-    if line.len() > MOST {
-        line.truncate(line.floor_char_boundary(MOST));
-        line.push_str(" …");
-    }
-    line
 }
 
 #[cfg(test)]
@@ -125,8 +111,8 @@ mod tests {
     use chrono::DateTime;
     use evenkeel_kit::TestClock;
 
-    use super::fake::Fake;
     use super::*;
+    use crate::hooks::fake::{self, Fake};
 
     fn gate(root: &Path, runner: &Arc<Fake>) -> Gate {
         let place = Place::new(root, None);
@@ -154,7 +140,7 @@ mod tests {
     #[tokio::test]
     async fn the_first_no_is_told_and_hooks_are_run_only_when_all_else_says_yes() {
         let root = tempfile::tempdir().unwrap();
-        let hook = fake::hook(root.path(), "10-drain");
+        let hook = fake::hook(root.path(), Moment::BeforeUpdate, "10-drain");
         let runner = Arc::new(Fake::default().says(&hook, 75, "pumping\n"));
         let gate = gate(root.path(), &runner);
         let inhibit = root.path().join("etc/evenkeel/inhibit");
@@ -186,13 +172,5 @@ mod tests {
             panic!("it may begin")
         };
         assert!(why.contains("hour"), "{why}");
-    }
-
-    #[test]
-    fn words_from_outside_become_one_short_line() {
-        assert_eq!(in_one_line("  a\n\tb\u{1b}[1m \0c\n"), "a b [1m c");
-        assert_eq!(in_one_line("\n"), "");
-        let long = in_one_line(&"é".repeat(200));
-        assert!(long.len() <= 305 && long.ends_with(" …"), "{long}");
     }
 }

@@ -13,9 +13,10 @@ use evenkeel_proto::agent::PollResponse;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use hyper_util::rt::TokioIo;
 use tonic::metadata::AsciiMetadataValue;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Uri};
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint, Uri};
 use tonic::{Code, Request, Response, Status};
 
+use super::floor::Floor;
 use super::proxy::{self, KEEP_ALIVE_AFTER, KEEP_ALIVE_EVERY, KEEP_ALIVE_TIMES, Proxy};
 use super::trust::Trust;
 use super::{Answer, Applicant, Enrolled, Leave, Link, LinkError, Question, wire};
@@ -38,6 +39,7 @@ pub struct GrpcLink {
     client: AgentServiceClient<Channel>,
     credential: RwLock<Option<AsciiMetadataValue>>,
     deadline: Duration,
+    floor: Arc<Floor>,
 }
 
 impl std::fmt::Debug for GrpcLink {
@@ -47,22 +49,31 @@ impl std::fmt::Debug for GrpcLink {
 }
 
 impl GrpcLink {
-    /// A link that trusts whom it is told to, through the proxy if there is one. Nothing is sent yet. Each call may take
-    /// as long as `deadline`.
+    /// A link of a machine that never was in contact with the server. It trusts whom it is told to, and goes through
+    /// the proxy if there is one. Nothing is sent yet. Each call may take as long as `deadline`.
     pub fn new(
         server: &str,
         trust: &Trust,
         proxy: Option<&Proxy>,
         deadline: Duration,
     ) -> Result<Self, LinkError> {
+        Self::above(Arc::new(Floor::none()), server, trust, proxy, deadline)
+    }
+
+    /// The same for a node, whose certificates are looked at no earlier than the floor, which each answer to a poll
+    /// raises.
+    pub fn above(
+        floor: Arc<Floor>,
+        server: &str,
+        trust: &Trust,
+        proxy: Option<&Proxy>,
+        deadline: Duration,
+    ) -> Result<Self, LinkError> {
         let setup = |error: tonic::transport::Error| LinkError::Setup(whole(&error));
-        let tls = match trust {
-            Trust::Ca(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
-            Trust::System => ClientTlsConfig::new().with_native_roots(),
-        };
+        let verifier = trust.verifier(Arc::clone(&floor))?;
         let endpoint = Endpoint::from_shared(server.to_owned())
             .map_err(setup)?
-            .tls_config(tls)
+            .tls_config_with_verifier(ClientTlsConfig::new(), verifier)
             .map_err(setup)?
             .connect_timeout(CONNECT)
             // A poll that is kept open is silent: that nobody is there any more is noticed within two minutes.
@@ -77,7 +88,17 @@ impl GrpcLink {
             client: AgentServiceClient::new(channel),
             credential: RwLock::new(None),
             deadline,
+            floor,
         })
+    }
+
+    /// The answer to a poll. The server has proved itself: its clock is worth to be remembered.
+    fn heard(&self, answer: PollResponse) -> Result<Answer, LinkError> {
+        let answer = wire::answer(answer)?;
+        if let Some(now) = answer.now {
+            self.floor.heard(now);
+        }
+        Ok(answer)
     }
 
     /// Asks for nothing and changes nothing: whether the server can be reached, proves itself, and accepts the
@@ -167,7 +188,7 @@ impl Link for GrpcLink {
 
     async fn poll(&self, question: Question<'_>) -> Result<Answer, LinkError> {
         if !question.hold.is_zero() {
-            return wire::answer(self.poll_held(question).await?);
+            return self.heard(self.poll_held(question).await?);
         }
         let message = wire::poll_request(question);
         let answer = self
@@ -177,7 +198,7 @@ impl Link for GrpcLink {
                 async move { client.poll(request).await }
             })
             .await?;
-        wire::answer(answer)
+        self.heard(answer)
     }
 
     async fn begin(&self, entry: &Entry) -> Result<Leave, LinkError> {

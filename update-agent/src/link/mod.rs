@@ -1,8 +1,9 @@
 //! What the agent says to the server and what it hears.
 
+mod floor;
 mod grpc;
 mod pin;
-mod proxy;
+pub(crate) mod proxy;
 mod token;
 mod trust;
 mod wire;
@@ -19,10 +20,12 @@ use crate::journal::Entry;
 use crate::model::Decision;
 use crate::os::OsRelease;
 
+pub use self::floor::Floor;
 pub use self::grpc::GrpcLink;
 pub use self::proxy::{BadProxy, Proxy};
 pub use self::token::{JoinToken, TokenError};
 pub use self::trust::{Trust, TrustError};
+pub(crate) use self::trust::{above_floor, system_roots};
 pub use self::wire::facts_digest;
 
 /// A call did not bring an answer.

@@ -1,14 +1,22 @@
 //! Who may vouch for the server.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use rustls::RootCertStore;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::client::{VerifierBuilderError, WebPkiServerVerifier};
+use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use tonic::transport::Uri;
 
-use super::pin;
+use super::floor::{AboveFloor, Floor};
 use super::proxy::{Proxy, unbracketed};
 use super::token::JoinToken;
+use super::{LinkError, pin};
 use crate::durable::{self, FileError};
 
 /// Who may vouch for the server.
@@ -72,6 +80,48 @@ impl Trust {
             None => Ok(Self::System),
         }
     }
+
+    /// Looks at the server's certificates for the link, at no earlier a time than the floor's.
+    pub(super) fn verifier(
+        &self,
+        floor: Arc<Floor>,
+    ) -> Result<Arc<dyn ServerCertVerifier>, LinkError> {
+        let setup = |error: &dyn std::error::Error| LinkError::Setup(error.to_string());
+        let roots = match self {
+            Self::Ca(pem) => {
+                let ders = CertificateDer::pem_slice_iter(pem.as_bytes());
+                let ders: Result<Vec<_>, _> = ders.collect();
+                let mut roots = RootCertStore::empty();
+                roots.add_parsable_certificates(ders.map_err(|error| setup(&error))?);
+                roots
+            }
+            Self::System => system_roots(),
+        };
+        above_floor(roots, floor).map_err(|error| setup(&error))
+    }
+}
+
+/// The authorities that the system trusts.
+pub(crate) fn system_roots() -> RootCertStore {
+    let found = rustls_native_certs::load_native_certs();
+    if let Some(error) = found.errors.first() {
+        tracing::debug!(%error, "not all authorities of the system can be read");
+    }
+    let mut roots = RootCertStore::empty();
+    // Some of them are always too old or too odd for TLS: they vouch for nobody.
+    roots.add_parsable_certificates(found.certs);
+    roots
+}
+
+/// Looks at certificates for which some authorities may vouch, at no earlier a time than the floor's. Fails without an
+/// authority.
+pub(crate) fn above_floor(
+    roots: RootCertStore,
+    floor: Arc<Floor>,
+) -> Result<Arc<dyn ServerCertVerifier>, VerifierBuilderError> {
+    let provider = Arc::new(ring::default_provider());
+    let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
+    Ok(Arc::new(AboveFloor { inner, floor }))
 }
 
 /// Host and port of `https://HOST[:PORT]`. Nothing else will do: the node's credential must not travel in the clear.

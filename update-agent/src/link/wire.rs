@@ -169,7 +169,10 @@ fn facts_message(facts: &Facts) -> pb::Facts {
         withheld: facts.withheld.iter().map(withheld).collect(),
         stale_services: services.collect(),
         reboot_reasons: facts.reboot_reasons.clone(),
-        booted_image: None,
+        booted_image: facts.booted_image.as_ref().map(|image| pb::BootedImage {
+            profile_name: image.profile_name.clone(),
+            image_id: image.image_id.clone(),
+        }),
         troubles: facts.troubles.clone(),
         limits: facts.limits.clone(),
     }
@@ -266,11 +269,13 @@ fn event(event: &Event) -> pb::Event {
         News::Began => Said::Began(pb::Began {}),
         News::RebootBegun => Said::RebootBegun(pb::RebootBegun {}),
         News::VerifyBegun => Said::VerifyBegun(pb::VerifyBegun {}),
-        News::Finished { results } => Said::Finished(pb::Finished {
+        News::Finished { results, .. } => Said::Finished(pb::Finished {
             results: results_message(results),
         }),
-        News::Failed { failure, results } => Said::Failed(failed(failure, results)),
-        News::Reverted { failure } => Said::Reverted(pb::Reverted {
+        News::Failed {
+            failure, results, ..
+        } => Said::Failed(failed(failure, results)),
+        News::Reverted { failure, .. } => Said::Reverted(pb::Reverted {
             kind: kind(failure.kind).into(),
             reason: failure.reason.clone(),
             log: failure.log.clone(),

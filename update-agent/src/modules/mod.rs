@@ -4,14 +4,18 @@
 //! the types from the engine and ties the module to its part of the wish. Adding a module is one folder and one line
 //! where the modules are listed.
 
-use std::future::Future;
+use std::future::{Future, ready};
 
+use chrono::{DateTime, Utc};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::model::{Change, Failure, FailureKind, PackageResult, Plan, Wish, Withheld};
+use crate::model::{
+    Change, Failure, FailureKind, ImageChange, PackageResult, Plan, Wish, Withheld,
+};
 
+pub mod image;
 pub mod packages;
 
 /// Whether a step is taken for the first time.
@@ -21,6 +25,17 @@ pub enum Try {
     First,
     /// It was begun and its end was not written down: it may be done, half done or not begun at all.
     Again,
+}
+
+/// How far a module has fetched what a step needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fetched {
+    /// All is there and checked.
+    All,
+    /// Some of it: it is gone on with after the server was heard.
+    Part,
+    /// Not now, because of this; it is tried again by itself.
+    Later(String),
 }
 
 /// Whether the change may begin, as far as the node itself is concerned.
@@ -50,6 +65,10 @@ pub struct Verdict {
     pub problem: Option<Failure>,
     /// Configuration files that a person had changed and that stayed; the package's own lies beside each.
     pub kept_conffiles: Vec<String>,
+    /// Whether the problem does not pass with time: there is nothing to wait for.
+    pub is_final: bool,
+    /// The version of the image that runs, if one was to be booted and that is known.
+    pub booted: Option<String>,
 }
 
 /// What was done, and what is left to do, after all was found as planned.
@@ -59,6 +78,8 @@ pub struct After {
     pub restarted: Vec<String>,
     /// Why the change asks for a reboot, in words; `None` if it does not.
     pub reboot: Option<Vec<String>>,
+    /// Whether nothing is changed before that reboot. What cannot reboot then goes back: it is not as wanted.
+    pub reboot_is_the_change: bool,
     /// What went wrong and changes nothing of the end, in words for a person.
     pub remarks: Vec<String>,
 }
@@ -76,6 +97,8 @@ pub struct Draft<S> {
     pub reboot_expected: bool,
     /// What has a newer version and does not get it.
     pub withheld: Vec<Withheld>,
+    /// The image before and after, if one is to be booted.
+    pub image: Option<ImageChange>,
     /// The way there; none if there is nothing to do.
     pub steps: Vec<S>,
 }
@@ -88,6 +111,7 @@ impl<S> Default for Draft<S> {
             disk_bytes: 0,
             reboot_expected: false,
             withheld: Vec::new(),
+            image: None,
             steps: Vec::new(),
         }
     }
@@ -102,6 +126,7 @@ impl<S> Draft<S> {
             disk_bytes: self.disk_bytes,
             reboot_expected: self.reboot_expected,
             withheld: self.withheld.clone(),
+            image: self.image.clone(),
         }
     }
 }
@@ -112,6 +137,9 @@ pub trait Module: Send + Sync + 'static {
     const NAME: &'static str;
     /// The names of its kinds of steps, in the order in which they are taken.
     const STEPS: &'static [&'static str];
+    /// Whether its steps only get the node ready for a change that any reset makes then. Such a step is not taken once the
+    /// leave has ended, and an attempt is not over before it is certain that what it got ready was made or taken back.
+    const ARMS: bool = false;
     /// Its part of a wish.
     type Wanted: Sync + 'static;
     /// What it sees.
@@ -140,9 +168,14 @@ pub trait Module: Send + Sync + 'static {
     /// Which of [`Module::STEPS`] a step is.
     fn step_name(step: &Self::Step) -> &'static str;
 
+    /// The same step, for a wish for the same change of which something was told anew, such as how it may be fetched.
+    fn renew(step: Self::Step, _wanted: &Self::Wanted) -> Self::Step {
+        step
+    }
+
     /// Fetches and checks what a step needs, so that nothing has to be fetched when it is taken. What is there already
-    /// is checked again and not fetched again. Changes nothing of the node.
-    fn fetch(&self, step: &Self::Step) -> impl Future<Output = Result<(), Failure>> + Send;
+    /// is checked again and not fetched again. What takes long is fetched in parts. Changes nothing of what the node runs.
+    fn fetch(&self, step: &Self::Step) -> impl Future<Output = Result<Fetched, Failure>> + Send;
 
     /// Looks whether the steps still fit the node and whether it has what they need, as near to the beginning as can be.
     fn check(&self, steps: &[Self::Step]) -> impl Future<Output = Result<Ready, Failure>> + Send;
@@ -163,6 +196,17 @@ pub trait Module: Send + Sync + 'static {
         step: &Self::Step,
         trying: Try,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Acts, as [`Module::apply`]. Leave was given until `before`: who has to wait for something on the way does not act if
+    /// it has ended meanwhile.
+    fn apply_before(
+        &self,
+        step: &Self::Step,
+        trying: Try,
+        _before: Option<DateTime<Utc>>,
+    ) -> impl Future<Output = Result<(), Failure>> + Send {
+        self.apply(step, trying)
+    }
 
     /// Looks at what the steps made. What was wrong when it was noted is not the steps' doing.
     fn verify(
@@ -187,8 +231,23 @@ pub trait Module: Send + Sync + 'static {
     /// Goes back to what was before the steps, if the module knows how.
     fn undo(&self, steps: &[Self::Step]) -> impl Future<Output = Result<Undone, Failure>> + Send;
 
-    /// Removes what was fetched.
+    /// Takes back what would change the node at its next reset. Asked when no attempt is open that waits for that; cheap
+    /// if there is nothing.
+    fn stand_down(&self) -> impl Future<Output = Result<(), Failure>> + Send {
+        ready(Ok(()))
+    }
+
+    /// Removes what was fetched and is quickly fetched again. It may be wanted by the next attempt: what takes long is for
+    /// [`Module::discard_but`].
     fn clean(&self) -> Result<(), Failure>;
+
+    /// Removes what took long to fetch, but for what this wish needs.
+    fn discard_but(
+        &self,
+        _wanted: Option<&Self::Wanted>,
+    ) -> impl Future<Output = Result<(), Failure>> + Send {
+        ready(Ok(()))
+    }
 }
 
 /// A step as the engine and the journal see it: whose, which, and what, unread.
@@ -211,20 +270,29 @@ pub trait AnyModule: Send + Sync {
     fn name(&self) -> &'static str;
     /// [`Module::STEPS`].
     fn step_names(&self) -> &'static [&'static str];
+    /// [`Module::ARMS`].
+    fn arms(&self) -> bool;
     /// [`Module::refresh`]; `None` refreshes without a wish.
     async fn refresh(&self, wish: Option<&Wish>) -> Result<(), Failure>;
     /// Looks and thinks; `None` if the wish does not speak of this module.
     async fn plan(&self, wish: &Wish) -> Result<Option<Draft<AnyStep>>, Failure>;
+    /// [`Module::renew`]; a wish that does not speak of this module changes nothing.
+    fn renew(&self, step: &AnyStep, wish: &Wish) -> Result<AnyStep, Failure>;
     /// [`Module::fetch`].
-    async fn fetch(&self, step: &AnyStep) -> Result<(), Failure>;
+    async fn fetch(&self, step: &AnyStep) -> Result<Fetched, Failure>;
     /// [`Module::check`].
     async fn check(&self, steps: &[AnyStep]) -> Result<Ready, Failure>;
     /// [`Module::note`], put into words.
     async fn note(&self, steps: &[AnyStep]) -> Result<Value, Failure>;
     /// [`Module::at_work`].
     async fn at_work(&self, trying: Try) -> Result<Option<String>, Failure>;
-    /// [`Module::apply`].
-    async fn apply(&self, step: &AnyStep, trying: Try) -> Result<(), Failure>;
+    /// [`Module::apply_before`].
+    async fn apply(
+        &self,
+        step: &AnyStep,
+        trying: Try,
+        before: Option<DateTime<Utc>>,
+    ) -> Result<(), Failure>;
     /// [`Module::verify`]; a baseline that is not there or cannot be read is an empty one.
     async fn verify(&self, steps: &[AnyStep], baseline: &Value) -> Result<Verdict, Failure>;
     /// [`Module::after`], with the same baseline.
@@ -233,8 +301,12 @@ pub trait AnyModule: Send + Sync {
     async fn is_untouched(&self, steps: &[AnyStep]) -> Result<bool, Failure>;
     /// [`Module::undo`].
     async fn undo(&self, steps: &[AnyStep]) -> Result<Undone, Failure>;
+    /// [`Module::stand_down`].
+    async fn stand_down(&self) -> Result<(), Failure>;
     /// [`Module::clean`].
     fn clean(&self) -> Result<(), Failure>;
+    /// [`Module::discard_but`]; a wish that does not speak of this module needs nothing of it.
+    async fn discard_but(&self, wish: Option<&Wish>) -> Result<(), Failure>;
 }
 
 /// Ties a module to its part of the wish.
@@ -254,6 +326,10 @@ impl<M: Module> AnyModule for Plugged<M> {
 
     fn step_names(&self) -> &'static [&'static str] {
         M::STEPS
+    }
+
+    fn arms(&self) -> bool {
+        M::ARMS
     }
 
     async fn refresh(&self, wish: Option<&Wish>) -> Result<(), Failure> {
@@ -279,11 +355,19 @@ impl<M: Module> AnyModule for Plugged<M> {
             disk_bytes: draft.disk_bytes,
             reboot_expected: draft.reboot_expected,
             withheld: draft.withheld,
+            image: draft.image,
             steps: steps?,
         }))
     }
 
-    async fn fetch(&self, step: &AnyStep) -> Result<(), Failure> {
+    fn renew(&self, step: &AnyStep, wish: &Wish) -> Result<AnyStep, Failure> {
+        match (self.wanted)(wish) {
+            Some(wanted) => pack::<M>(&M::renew(unpack::<M>(step)?, wanted)),
+            None => Ok(step.clone()),
+        }
+    }
+
+    async fn fetch(&self, step: &AnyStep) -> Result<Fetched, Failure> {
         self.module.fetch(&unpack::<M>(step)?).await
     }
 
@@ -303,8 +387,14 @@ impl<M: Module> AnyModule for Plugged<M> {
         self.module.at_work(trying).await
     }
 
-    async fn apply(&self, step: &AnyStep, trying: Try) -> Result<(), Failure> {
-        self.module.apply(&unpack::<M>(step)?, trying).await
+    async fn apply(
+        &self,
+        step: &AnyStep,
+        trying: Try,
+        before: Option<DateTime<Utc>>,
+    ) -> Result<(), Failure> {
+        let step = unpack::<M>(step)?;
+        self.module.apply_before(&step, trying, before).await
     }
 
     async fn verify(&self, steps: &[AnyStep], baseline: &Value) -> Result<Verdict, Failure> {
@@ -327,8 +417,17 @@ impl<M: Module> AnyModule for Plugged<M> {
         self.module.undo(&unpack_own::<M>(steps)?).await
     }
 
+    async fn stand_down(&self) -> Result<(), Failure> {
+        self.module.stand_down().await
+    }
+
     fn clean(&self) -> Result<(), Failure> {
         self.module.clean()
+    }
+
+    async fn discard_but(&self, wish: Option<&Wish>) -> Result<(), Failure> {
+        let wanted = wish.and_then(self.wanted);
+        self.module.discard_but(wanted).await
     }
 }
 

@@ -137,7 +137,10 @@ async fn a_package_whose_script_fails_ends_the_attempt_with_dpkgs_own_words() {
     node.packages().broken.insert("app".into());
     let error = node.run_once().await.unwrap_err();
     assert!(matches!(error, AgentError::Attempt(_)), "{error}");
-    let News::Failed { failure, results } = last_news(&node) else {
+    let News::Failed {
+        failure, results, ..
+    } = last_news(&node)
+    else {
         panic!("a failure")
     };
     assert_eq!(failure.kind, FailureKind::Apply);

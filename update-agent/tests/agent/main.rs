@@ -1,6 +1,6 @@
 //! The whole agent, from the server's word to the package, with one of its doors replaced: the system below it
-//! (`alone`, `attempts`, `doctor`, `facts`, `held`, `history`, `plan`, `reboot`, `resume`, `waiting`, `watchdog`) or
-//! nothing but the machine at the other end of the wire (`link`, `proxy`).
+//! (`alone`, `attempts`, `doctor`, `facts`, `held`, `history`, `image_steps`, `image_stuck`, `plan`, `reboot`, `resume`,
+//! `waiting`, `watchdog`) or nothing but the machine at the other end of the wire (`link`, `proxy`).
 
 #![expect(
     clippy::unwrap_used,
@@ -13,6 +13,8 @@ mod doctor;
 mod facts;
 mod held;
 mod history;
+mod image_steps;
+mod image_stuck;
 mod link;
 mod plan;
 mod proxy;

@@ -185,7 +185,10 @@ async fn a_death_in_the_middle_of_a_failing_update_ends_truthfully() {
     die_while_apt_works(&node).await;
     node.run_once().await.unwrap_err();
     let server = node.server();
-    let News::Failed { failure, results } = &server.only_attempt().last().unwrap().news else {
+    let News::Failed {
+        failure, results, ..
+    } = &server.only_attempt().last().unwrap().news
+    else {
         panic!("a failure")
     };
     assert!(

@@ -1,6 +1,6 @@
 //! The machine itself: room on its disks, what it waits for, and the service that the agent is.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Finding;
@@ -29,9 +29,18 @@ pub async fn look(workshop: &Workshop<'_>) -> Vec<Finding> {
 
 fn disk(workshop: &Workshop<'_>) -> Finding {
     let least = workshop.config.gate.min_free;
-    let full = WRITTEN.iter().filter_map(|folder| {
-        let free = free(&workshop.place.inside(folder))?;
-        (free < least).then(|| format!("{folder} has {} free", text::bytes(free)))
+    let place = workshop.place;
+    let folders: Vec<(String, PathBuf)> = if workshop.has_packages() {
+        let inside = |folder: &&str| ((*folder).to_owned(), place.inside(folder));
+        WRITTEN.iter().map(inside).collect()
+    } else {
+        // What runs is an image, which nothing writes to.
+        let state = place.state();
+        vec![(state.display().to_string(), state.to_owned())]
+    };
+    let full = folders.iter().filter_map(|(name, folder)| {
+        let free = free(folder)?;
+        (free < least).then(|| format!("{name} has {} free", text::bytes(free)))
     });
     let full: Vec<_> = full.collect();
     if full.is_empty() {

@@ -1,6 +1,7 @@
 //! `evenkeel-agent doctor`: looks at everything that an update needs, and says what to do about what is not right. It
 //! changes nothing, and it may be asked beside the agent that runs.
 
+mod boot;
 mod machine;
 mod packages;
 mod server;
@@ -102,6 +103,7 @@ pub async fn examine(workshop: &Workshop<'_>) -> Vec<Finding> {
     let mut findings = setup::look(workshop);
     findings.extend(server::look(workshop).await);
     findings.extend(packages::look(workshop).await);
+    findings.extend(boot::look(workshop).await);
     findings.extend(machine::look(workshop).await);
     findings
 }

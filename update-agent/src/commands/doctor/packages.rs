@@ -5,16 +5,24 @@ use chrono::TimeDelta;
 use super::Finding;
 use crate::commands::workshop::Workshop;
 use crate::model::Failure;
-use crate::modules::Try;
+use crate::modules::packages::Packages;
+use crate::modules::{Module as _, Try};
 use crate::status::{self, Status};
 
 /// Lists that are older than so many times the time between two refreshes are old.
 const OLD: i32 = 3;
 
-/// Looks at what apt and dpkg say.
+/// Looks at what apt and dpkg say. An image may come without them.
 pub async fn look(workshop: &Workshop<'_>) -> Vec<Finding> {
+    if !workshop.has_packages() {
+        return Vec::new();
+    }
     let mut findings = vec![audit(workshop.tools().audit().await)];
-    for module in workshop.modules() {
+    let modules = workshop.modules();
+    for module in modules
+        .iter()
+        .filter(|module| module.name() == Packages::NAME)
+    {
         findings.push(lock(module.at_work(Try::First).await));
     }
     let last = status::read(&workshop.place.status()).unwrap_or_default();

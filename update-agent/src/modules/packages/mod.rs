@@ -36,7 +36,7 @@ use self::apt::{Transaction, failure, storage};
 use self::dpkg_lock::{DpkgLock, DpkgLockError};
 use self::files::Archives;
 use crate::model::{Failure, FailureKind, PackageMode, PackageWish, Wish};
-use crate::modules::{After, Draft, Module, Ready, Try, Undone, Verdict};
+use crate::modules::{After, Draft, Fetched, Module, Ready, Try, Undone, Verdict};
 use crate::owner::{Owner, OwnerLimits};
 use crate::place::Place;
 use crate::runner::Output;
@@ -78,7 +78,7 @@ impl Packages {
     pub fn wanted(wish: &Wish) -> Option<&PackageWish> {
         match wish {
             Wish::Packages(packages) => Some(packages),
-            Wish::Unknown => None,
+            Wish::Image(_) | Wish::Unknown => None,
         }
     }
 
@@ -315,7 +315,7 @@ impl Module for Packages {
         step.name()
     }
 
-    async fn fetch(&self, step: &Step) -> Result<(), Failure> {
+    async fn fetch(&self, step: &Step) -> Result<Fetched, Failure> {
         let Step::Install {
             debs,
             own_sources,
@@ -323,7 +323,7 @@ impl Module for Packages {
             ..
         } = step
         else {
-            return Ok(());
+            return Ok(Fetched::All);
         };
         let view = View::of(if *own_sources {
             Shown::Allowed
@@ -336,7 +336,8 @@ impl Module for Packages {
             .sleep(tokio::time::sleep)
             .when(may_pass)
             .await?;
-        self.archives.flush(debs).map_err(storage)
+        self.archives.flush(debs).map_err(storage)?;
+        Ok(Fetched::All)
     }
 
     async fn check(&self, steps: &[Step]) -> Result<Ready, Failure> {

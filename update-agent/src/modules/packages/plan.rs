@@ -164,6 +164,7 @@ pub fn plan(wanted: &PackageWish, observed: &Observed) -> Result<Draft<Step>, Fa
         download_bytes: observed.debs.iter().map(|deb| deb.size).sum(),
         disk_bytes: disk_bytes(observed, &installed),
         withheld: withheld_from(wanted, observed, &installed),
+        image: None,
         steps: Vec::new(),
     };
     if !installs.is_empty() || !removals.is_empty() {

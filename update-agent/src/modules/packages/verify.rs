@@ -36,6 +36,7 @@ impl Packages {
             results,
             problem,
             kept_conffiles: self.kept_conffiles(steps, noted).await?,
+            ..Verdict::default()
         })
     }
 

@@ -1,5 +1,6 @@
 //! What stands in for the world.
 
+pub mod image_node;
 pub mod journal;
 pub mod link;
 pub mod machine;
@@ -7,4 +8,5 @@ pub mod manager;
 pub mod node;
 pub mod proxy;
 pub mod server;
+pub mod slots;
 pub mod system;

@@ -1,0 +1,252 @@
+//! For tests: a machine with two slots whose ESP, devices, variables and mounts are files of a folder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use tempfile::TempDir;
+
+use super::System;
+use super::sdboot::{Esp, SystemdBoot};
+use crate::config::ImageConfig;
+use crate::model::Sha256;
+use crate::modules::image::slots::{Slot, What};
+use crate::place::Place;
+use crate::runner::{Command, Output, RunError, Runner};
+
+/// What the kernel tells of mounts: the root is slot A.
+pub const MOUNTS: &str = "22 1 254:2 / / ro - erofs /dev/root ro\n\
+    23 22 254:1 / /efi rw - vfat /dev/vda1 rw,errors=remount-ro\n\
+    24 22 254:4 / /var rw - ext4 /dev/vda4 rw\n";
+
+/// The command line of a kernel that may be tried in slot B.
+pub const GOOD: &str = "root=PARTLABEL=root-b ro panic=10 evenkeel.deadline=60";
+
+/// So many bytes has the device of a slot.
+pub const SLOT: usize = 64 << 10;
+
+/// The machine. It runs slot A, whose entry is blessed; slot B is empty.
+pub struct Machine {
+    root: TempDir,
+    pub place: Place,
+    pub config: ImageConfig,
+}
+
+impl Machine {
+    pub fn new() -> Self {
+        let root = tempfile::tempdir().expect("a folder");
+        let place = Place::new(root.path(), None);
+        place.prepare().expect("the state folder");
+        let machine = Self {
+            root,
+            place,
+            config: ImageConfig::default(),
+        };
+        machine.write("proc/self/mountinfo", MOUNTS);
+        machine.write("proc/cmdline", "root=PARTLABEL=root-a panic=10\n");
+        machine.write("proc/sys/kernel/random/boot_id", "boot-1\n");
+        machine.write("etc/os-release", "IMAGE_ID=edge\nIMAGE_VERSION=\"1.0\"\n");
+        let labels = ["esp", "root-a", "root-b", "data"];
+        for (number, label) in (1..).zip(labels) {
+            machine.partition(number, label);
+        }
+        machine.write("efi/EFI/systemd/systemd-bootx64.efi", "MZ");
+        machine.write("efi/loader/loader.conf", "timeout 0\neditor no\n");
+        machine.write("efi/EFI/evenkeel/slot-a.efi", "kernel a");
+        machine.entry("evenkeel-000001.conf", &text(1, "slot-a"));
+        machine.variable("LoaderInfo", "systemd-boot 252.39-1~deb12u1");
+        machine.variable("LoaderEntrySelected", "evenkeel-000001.conf");
+        machine.bytes_of_variable("LoaderFeatures", &0x1ff_u64.to_le_bytes());
+        machine
+    }
+
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root.path().join(path)
+    }
+
+    pub fn write(&self, path: &str, content: impl AsRef<[u8]>) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("the folder");
+        fs::write(path, content).expect("the file");
+    }
+
+    pub fn partition(&self, number: u32, label: &str) {
+        let uevent = format!(
+            "MAJOR=254\nMINOR={number}\nDEVNAME=vda{number}\nDEVTYPE=partition\nPARTN={number}\nPARTNAME={label}\n"
+        );
+        self.write(&format!("sys/class/block/vda{number}/uevent"), uevent);
+        self.write(&format!("dev/vda{number}"), vec![0; SLOT]);
+    }
+
+    pub fn entry(&self, file: &str, text: &str) {
+        self.write(&format!("efi/loader/entries/{file}"), text);
+    }
+
+    /// The files beside the entries, sorted.
+    pub fn entries(&self) -> Vec<String> {
+        names(&self.path("efi/loader/entries"))
+    }
+
+    pub fn bytes_of_variable(&self, name: &str, value: &[u8]) {
+        let mut bytes = vec![7, 0, 0, 0];
+        bytes.extend(value);
+        self.write(&variable(name), bytes);
+    }
+
+    pub fn variable(&self, name: &str, text: &str) {
+        let units = text.encode_utf16().chain([0]);
+        let bytes: Vec<u8> = units.flat_map(u16::to_le_bytes).collect();
+        self.bytes_of_variable(name, &bytes);
+    }
+
+    pub fn unset(&self, name: &str) {
+        fs::remove_file(self.path(&variable(name))).expect("the variable");
+    }
+
+    pub fn system(&self) -> System {
+        System::of(&self.place)
+    }
+
+    pub fn esp(&self) -> Esp {
+        Esp::new(self.system(), "/efi".into(), &self.config)
+    }
+
+    pub fn boot(&self, runner: Arc<dyn Runner>) -> SystemdBoot {
+        SystemdBoot::new(self.system(), runner, "/efi".into(), &self.config)
+    }
+
+    /// The same for tests that start no program.
+    pub fn quiet_boot(&self) -> SystemdBoot {
+        self.boot(Arc::new(crate::hooks::fake::Fake::default()))
+    }
+}
+
+fn variable(name: &str) -> String {
+    format!("sys/firmware/efi/efivars/{name}-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f")
+}
+
+/// The names in a folder, sorted.
+pub fn names(folder: &Path) -> Vec<String> {
+    let files = fs::read_dir(folder).expect("the folder").flatten();
+    let mut names: Vec<String> = files
+        .map(|file| file.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+/// The text of an entry as the agent writes it.
+pub fn text(sequence: u32, kernel: &str) -> String {
+    format!("title t\nsort-key evenkeel\nversion {sequence:06}\nefi /EFI/evenkeel/{kernel}.efi\n")
+}
+
+/// An image.
+pub fn what() -> What {
+    What {
+        file: Sha256::of(b"the file"),
+        profile_name: "edge".to_owned(),
+        image_id: "1.1".to_owned(),
+        raw: None,
+    }
+}
+
+/// The smallest PE file with a command line.
+pub fn uki(cmdline: &str) -> Vec<u8> {
+    let length = u32::try_from(cmdline.len()).expect("a short one");
+    let mut bytes = vec![0; 64];
+    bytes[..2].copy_from_slice(b"MZ");
+    bytes[0x3c] = 64;
+    bytes.extend(b"PE\0\0");
+    // The machine, and one section; no optional header.
+    bytes.extend([0x64, 0x86, 1, 0]);
+    bytes.extend([0; 16]);
+    bytes.extend(b".cmdline");
+    bytes.extend(length.to_le_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(length.to_le_bytes());
+    bytes.extend(128_u32.to_le_bytes());
+    bytes.extend([0; 16]);
+    bytes.extend(cmdline.as_bytes());
+    bytes
+}
+
+/// `mount` and `umount`: what is mounted has these kernels, and these other files.
+#[derive(Debug)]
+pub struct Mounting {
+    root: PathBuf,
+    kernels: Vec<(Slot, Vec<u8>)>,
+    files: Vec<&'static str>,
+    asked: Mutex<Vec<String>>,
+    refuses: bool,
+}
+
+impl Mounting {
+    pub fn new(machine: &Machine, kernels: Vec<(Slot, Vec<u8>)>) -> Self {
+        Self {
+            root: machine.place.root().to_owned(),
+            kernels,
+            files: Vec::new(),
+            asked: Mutex::default(),
+            refuses: false,
+        }
+    }
+
+    /// The image has a file here as well.
+    pub fn has(mut self, path: &'static str) -> Self {
+        self.files.push(path);
+        self
+    }
+
+    /// Nothing can be mounted.
+    pub fn refuses(mut self) -> Self {
+        self.refuses = true;
+        self
+    }
+
+    /// The command lines so far.
+    pub fn asked(&self) -> Vec<String> {
+        self.asked.lock().expect("the lock").clone()
+    }
+}
+
+#[async_trait::async_trait]
+impl Runner for Mounting {
+    async fn run(&self, command: &Command) -> Result<Output, RunError> {
+        self.asked
+            .lock()
+            .expect("the lock")
+            .push(command.to_string());
+        let point = command.arguments.last().expect("a folder");
+        let point = self.root.join(point.trim_start_matches('/'));
+        match command.program.as_str() {
+            "mount" if self.refuses => {
+                return Ok(Output {
+                    status: Some(32),
+                    stdout: String::new(),
+                    stderr: "wrong fs type\n".to_owned(),
+                });
+            }
+            "mount" => {
+                let folder = point.join("usr/lib/evenkeel/boot");
+                fs::create_dir_all(&folder).expect("a folder");
+                for (slot, kernel) in &self.kernels {
+                    let name = format!("slot-{}.efi", super::entries::letter(*slot));
+                    fs::write(folder.join(name), kernel).expect("a kernel");
+                }
+                for path in &self.files {
+                    let path = point.join(path);
+                    fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+                    fs::write(path, "of the image").expect("a file");
+                }
+            }
+            "umount" => {
+                fs::remove_dir_all(point.join("usr")).ok();
+            }
+            other => panic!("{other} was not expected"),
+        }
+        Ok(Output {
+            status: Some(0),
+            ..Output::default()
+        })
+    }
+}

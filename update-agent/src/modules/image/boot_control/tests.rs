@@ -1,0 +1,63 @@
+use std::fs;
+use std::sync::Arc;
+
+use super::fake::{MOUNTS, Machine};
+use super::find;
+use crate::hooks::fake::Fake;
+
+fn found(machine: &Machine) -> Option<&'static str> {
+    let runner = Arc::new(Fake::default());
+    find(&machine.place, runner, &machine.config).map(|boot| boot.name())
+}
+
+#[test]
+fn an_esp_with_systemd_boot_and_two_slots_are_found() {
+    let machine = Machine::new();
+    assert_eq!(found(&machine), Some("systemd-boot"));
+}
+
+#[test]
+fn the_esp_is_found_where_systemd_mounts_it_or_where_it_is_configured() {
+    for at in ["boot", "boot/efi", "srv/esp"] {
+        let mut machine = Machine::new();
+        fs::create_dir_all(machine.path("boot")).unwrap();
+        fs::rename(machine.path("efi"), machine.path("moved")).unwrap();
+        fs::create_dir_all(machine.path(at).parent().unwrap()).unwrap();
+        if at == "boot" {
+            fs::remove_dir(machine.path("boot")).unwrap();
+        }
+        fs::rename(machine.path("moved"), machine.path(at)).unwrap();
+        machine.write(
+            "proc/self/mountinfo",
+            MOUNTS.replace("/efi", &format!("/{at}")),
+        );
+        if at.starts_with("srv") {
+            assert_eq!(found(&machine), None);
+            machine.config.esp = Some("/srv/esp".into());
+        }
+        assert_eq!(found(&machine), Some("systemd-boot"), "{at}");
+    }
+}
+
+#[test]
+fn a_system_that_lacks_a_part_of_it_is_not_updated_by_images() {
+    let lacks: [fn(&Machine); 5] = [
+        |machine| fs::remove_file(machine.path("efi/EFI/systemd/systemd-bootx64.efi")).unwrap(),
+        |machine| fs::remove_dir_all(machine.path("efi/loader")).unwrap(),
+        |machine| machine.write("proc/self/mountinfo", MOUNTS.replace("vfat", "ext4")),
+        |machine| fs::remove_dir_all(machine.path("sys/class/block/vda3")).unwrap(),
+        |machine| machine.partition(5, "root-b"),
+    ];
+    for (number, lack) in lacks.into_iter().enumerate() {
+        let machine = Machine::new();
+        lack(&machine);
+        assert_eq!(found(&machine), None, "{number}");
+    }
+}
+
+#[test]
+fn a_configured_tool_comes_first() {
+    let mut machine = Machine::new();
+    machine.config.tool = Some("/usr/bin/os-update-tool.sh".into());
+    assert_eq!(found(&machine), Some("os-update-tool"));
+}

@@ -1,0 +1,145 @@
+//! When an image is healthy, and how much time it has.
+
+use super::*;
+use crate::link::LinkError;
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_fails_for_a_while_ends_no_trial_also_where_nobody_counts() {
+    let machine = Machine::armed().await;
+    machine.boot();
+    machine.without_counter();
+    let parts = machine.parts();
+    machine.with(|world| world.broken = vec!["look"]);
+    let mending = async {
+        sleep(Duration::from_secs(20)).await;
+        machine.with(|world| world.broken.clear());
+    };
+    let (over, ()) = tokio::join!(see_through(&parts), mending);
+    let over = over.unwrap();
+    assert!(matches!(over, Over::Committed { .. }), "{over:?}");
+    rests_on_new(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nobody_counts_an_agent_that_is_started_late_has_the_whole_time() {
+    let machine = Machine::armed().await;
+    machine.boot();
+    machine.without_counter();
+    machine.up_for(3_600);
+    let over = machine.run().await.unwrap().unwrap();
+    let Over::Committed { took } = over else {
+        panic!("{over:?}")
+    };
+    assert!(took >= Duration::from_hours(1), "from boot: {took:?}");
+    rests_on_new(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_judged_before_it_was_asked_for_once() {
+    let machine = Machine::armed().await;
+    machine.with(|world| world.slow = Some(("units", Duration::from_secs(5))));
+    machine.boot();
+    machine.up_for(90);
+    let Over::FellBack { why } = machine.run().await.unwrap().unwrap() else {
+        panic!("kept behind the deadline")
+    };
+    assert!(why.ends_with("it had been healthy for 0 s only"), "{why}");
+    assert_eq!(machine.count("poll"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn health_counts_from_the_last_interruption_on() {
+    let machine = Machine::armed().await;
+    machine.with(|world| world.falters_at = Some(3));
+    machine.boot();
+    let over = machine.run().await.unwrap().unwrap();
+    let Over::Committed { took } = over else {
+        panic!("{over:?}")
+    };
+    // Not well four seconds after the start at five; well from six on, for ten.
+    assert!((21..=23).contains(&took.as_secs()), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_deadline_counts_from_boot() {
+    let machine = Machine::armed().await;
+    machine.boot();
+    machine.up_for(57);
+    let begun = Instant::now();
+    let over = machine.run().await.unwrap().unwrap();
+    assert!(
+        begun.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        begun.elapsed()
+    );
+    let Over::FellBack { why } = over else {
+        panic!("{over:?}")
+    };
+    assert!(why.contains("it had been healthy for"), "{why}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_server_must_be_reached_if_the_old_image_had_reached_it() {
+    let machine = Machine::armed().await;
+    machine.with(|world| world.broken = vec!["poll"]);
+    machine.boot();
+    machine.settle().await;
+    let mut parts = machine.parts();
+    parts.server = false;
+    let over = see_through(&parts).await.unwrap();
+    assert!(matches!(over, Over::Committed { .. }), "{over:?}");
+
+    let machine = Machine::armed().await;
+    machine.with(|world| world.broken = vec!["poll"]);
+    machine.boot();
+    let Over::FellBack { why } = machine.run().await.unwrap().unwrap() else {
+        panic!("kept without the server")
+    };
+    assert!(why.contains("the server cannot be reached"), "{why}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_answers_was_reached_whatever_it_says_and_is_not_asked_at_each_beat() {
+    let answers: [fn() -> LinkError; 4] = [
+        || LinkError::Busy {
+            again: Duration::from_secs(5),
+            why: String::new(),
+        },
+        || LinkError::Denied(String::new()),
+        || LinkError::Refused(String::new()),
+        || LinkError::Nonsense("it is empty"),
+    ];
+    for answer in answers {
+        let machine = Machine::armed().await;
+        machine.with(|world| world.refuses = Some(answer));
+        machine.boot();
+        let over = machine.run().await.unwrap().unwrap();
+        assert!(matches!(over, Over::Committed { .. }), "{over:?}");
+        assert!(
+            (1..=2).contains(&machine.count("poll")),
+            "{}",
+            machine.count("poll")
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn programs_of_the_owner_have_a_say() {
+    let machine = Machine::armed().await;
+    crate::hooks::fake::program(machine.root(), "/etc/evenkeel/health.d", "10-pumps");
+    machine.boot();
+    machine.with(|world| world.check = 1);
+    let Over::FellBack { why } = machine.run().await.unwrap().unwrap() else {
+        panic!("kept against the owner's word")
+    };
+    assert!(
+        why.contains("the health check 10-pumps ended with status 1"),
+        "{why}"
+    );
+
+    let machine = Machine::armed().await;
+    crate::hooks::fake::program(machine.root(), "/etc/evenkeel/health.d", "10-pumps");
+    machine.boot();
+    machine.run().await.unwrap().unwrap();
+    rests_on_new(&machine);
+}
