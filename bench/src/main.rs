@@ -7,6 +7,7 @@
 //! cargo run --release -p evenkeel-bench -- rest --hosts 10000 --requests 200 --for 2s --json
 //! cargo run --release -p evenkeel-bench -- fleet --nodes 10000 --interval 20s --for 60s --tls
 //! cargo run --release -p evenkeel-bench -- fleet --nodes 20000 --eim 0 --tls --held --change-policy --json
+//! cargo run --release -p evenkeel-bench -- fleet --nodes 10000 --tls --faults loss,reorder,half-open,return
 //! ```
 //!
 //! `rest` fills a private Postgres with 1,000 hosts and then another one with as many as `--hosts` says, asks a real server
@@ -14,7 +15,8 @@
 //! It takes some minutes and about 2 GB of disk at 100,000 hosts.
 //!
 //! `fleet` drives simulated nodes of both protocols, each at its own instants, over connections that they keep or share; what
-//! the server answers without news it holds against a bare echo with the same messages, connections and instants.
+//! the server answers without news it holds against a bare echo with the same messages, connections and instants. With
+//! `--faults` it lets things go wrong on purpose, and shows what the others notice of it.
 
 mod agent;
 mod children;
@@ -49,8 +51,8 @@ enum Command {
     /// one connection; the same with 1,000 hosts beside it. Fails if a request fails or takes longer than its target.
     Rest(rest::Args),
     /// A fleet of nodes of both protocols that call at their own instants over TLS: what it costs, how fast a change reaches
-    /// it, what a storm of reports and a restart do to it. Fails if a call fails outside of a restart, a change does not
-    /// reach a node, or an attempt is lost.
+    /// it, what a storm of reports, a restart and things that go wrong on purpose do to it. Fails if a call fails outside of
+    /// a restart, a change does not reach a node, an attempt is lost, or a fault did not happen.
     Fleet(fleet::Args),
     /// What drives the nodes of a fleet, as a process of its own. It is told what to do on its standard input.
     #[command(hide = true)]

@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// What a program that reads the figures relies on.
-const NAMES: [&str; 34] = [
+const NAMES: [&str; 35] = [
     "hosts",
     "connections",
     "polls_per_second",
@@ -40,6 +40,7 @@ const NAMES: [&str; 34] = [
     "cpu_of_echo_ratio",
     "echo",
     "hits_share",
+    "faults",
 ];
 
 /// Runs the benchmark, and gives what it found.
@@ -85,5 +86,38 @@ fn a_small_fleet_is_driven_measured_and_told_of() {
         found["recovered_s"],
         Value::Null,
         "nobody asked for a restart"
+    );
+}
+
+/// The program itself fails if a call fails of a node with which nothing is wrong, or if something did not go wrong.
+#[test]
+fn what_goes_wrong_on_purpose_is_told_of() {
+    let line = "--nodes 100 --interval 1s --kept 20 --multiplexed 4 --for 1s --no-echo --tls --json \
+                --faults loss,return,half-open --fault-share 20 --half-open 8 --faults-for 2s --away 1s";
+    let found = fleet(&line.split(' ').collect::<Vec<_>>());
+    let told = found["faults"].as_array().map(Vec::as_slice);
+    let Some([loss, half_away, half_open]) = told else {
+        panic!("not one of each: {found}");
+    };
+    assert_eq!(loss["fault"], "loss");
+    assert_eq!(half_away["fault"], "return");
+    assert_eq!(half_open["fault"], "half-open");
+    for phase in ["without", "with"] {
+        for fault in [loss, half_away, half_open] {
+            let polls = fault[phase]["polls_per_second"].as_f64();
+            assert!(polls.is_some_and(|polls| 0.0 < polls), "{phase}: {fault}");
+        }
+    }
+    assert_eq!(half_away["injected"], 50);
+    let recovered = half_away["returned"]["recovered_s"].as_f64();
+    assert!(recovered.is_some_and(|after| 0.0 < after), "{half_away}");
+    let connections = half_open["connections"].as_array().expect("connections");
+    let manners: Vec<_> = connections
+        .iter()
+        .filter_map(|strays| strays["manner"].as_str())
+        .collect();
+    assert_eq!(
+        manners,
+        ["connects", "shakes-hands", "half-a-head", "half-a-message"]
     );
 }

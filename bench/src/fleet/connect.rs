@@ -13,8 +13,9 @@ use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use tokio::net::TcpSocket;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 
 /// How long a connection may take to come about.
@@ -27,16 +28,43 @@ const EACH_ADDRESS: u32 = 20_000;
 #[derive(Clone, Debug)]
 pub struct Dialer {
     endpoint: Endpoint,
-    address: SocketAddr,
-    tls: TlsSettings,
+    wire: Wire,
 }
 
+/// What lies below: bare connections, and TLS over them.
 #[derive(Clone)]
-struct TlsSettings(TlsConnector);
+pub struct Wire {
+    address: SocketAddr,
+    tls: TlsConnector,
+}
 
-impl std::fmt::Debug for TlsSettings {
+impl std::fmt::Debug for Wire {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TlsSettings").finish_non_exhaustive()
+        let mut f = f.debug_struct("Wire");
+        f.field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Wire {
+    /// Opens the bare connection with a number. `room` is how many bytes it takes in that nobody reads, as far as the
+    /// system lets it be so few; none is what is usual.
+    pub async fn connect(&self, number: u32, room: Option<u32>) -> io::Result<TcpStream> {
+        let socket = TcpSocket::new_v4()?;
+        if let Some(room) = room {
+            socket.set_recv_buffer_size(room)?;
+        }
+        if let Some(source) = source(number) {
+            socket.bind((source, 0).into())?;
+        }
+        let stream = socket.connect(self.address).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    /// Shakes hands over a bare connection.
+    pub async fn secure(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
+        self.tls.connect(name, stream).await
     }
 }
 
@@ -58,29 +86,29 @@ impl Dialer {
             .connect_timeout(PATIENCE);
         Ok(Self {
             endpoint,
-            address,
-            tls: TlsSettings(TlsConnector::from(Arc::new(config))),
+            wire: Wire {
+                address,
+                tls: TlsConnector::from(Arc::new(config)),
+            },
         })
     }
 
     /// Opens the connection with a number, with its handshake done. It is opened again when it was lost and is used.
     pub async fn dial(&self, number: u32) -> Result<Channel, tonic::transport::Error> {
-        let (tls, address, source) = (self.tls.clone(), self.address, source(number));
+        let wire = self.wire.clone();
         let connector = tower::service_fn(move |_: Uri| {
-            let tls = tls.clone();
+            let wire = wire.clone();
             async move {
-                let socket = TcpSocket::new_v4()?;
-                if let Some(source) = source {
-                    socket.bind((source, 0).into())?;
-                }
-                let stream = socket.connect(address).await?;
-                stream.set_nodelay(true)?;
-                let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
-                let stream = tls.0.connect(name, stream).await?;
-                Ok::<_, io::Error>(TokioIo::new(stream))
+                let stream = wire.connect(number, None).await?;
+                Ok::<_, io::Error>(TokioIo::new(wire.secure(stream).await?))
             }
         });
         self.endpoint.connect_with_connector(connector).await
+    }
+
+    /// What lies below its connections.
+    pub const fn wire(&self) -> &Wire {
+        &self.wire
     }
 }
 

@@ -2,30 +2,27 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::io::{BufRead as _, Write as _};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use chrono::TimeDelta;
-use evenkeel_kit::{Clock, SystemClock};
-use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
-use evenkeel_proto::maintmgr::maintmgr_service_client::MaintmgrServiceClient;
 use evenkeel_simulator::chance::Chance;
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use evenkeel_simulator::line::Faults;
+use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::Instant;
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::Channel;
-use tonic::{Request, Status};
 
+use super::call::{Came, Errand, Fate, Passage, Way};
 use super::connect::Dialer;
+use super::faults::Returners;
 use super::histogram::Histogram;
 use super::lines::Lines;
-use super::node::{Ended, Heard, Node, Pace, Words};
+use super::node::{Ended, Heard, Node, Pace};
 use super::plan::{Order, Plan, Second, Told};
 use super::roster::Card;
-use super::storm::Teller;
+use super::storm::{Tale, Teller};
+use super::talk::{heard_orders, instant, say};
 use crate::report::remark;
 
 /// How long a node waits for an answer, besides the time for which it may be held.
@@ -40,6 +37,9 @@ pub const FILLED: [u8; 32] = [3; 32];
 /// How many failures are told in words.
 const WORDS: u32 = 5;
 
+/// Within what time all those come back that were away.
+const BACK_WITHIN: Duration = Duration::from_secs(1);
+
 /// Drives nodes as standard input says, until that ends.
 pub async fn run() -> anyhow::Result<ExitCode> {
     let mut orders = heard_orders();
@@ -53,63 +53,39 @@ pub async fn run() -> anyhow::Result<ExitCode> {
                 None => return Ok(ExitCode::SUCCESS),
                 Some(order) => driver.obey(serde_json::from_str(&order)?)?,
             },
-            Some(done) = driver.calls.join_next() => driver.note(done?),
+            Some(done) = driver.calls.join_next() => driver.note_joined(done)?,
             () = driver.lines.progress() => {}
             () = tokio::time::sleep_until(wake) => {}
         }
         while let Some(done) = driver.calls.try_join_next() {
-            driver.note(done?);
+            driver.note_joined(done)?;
         }
         driver.send_due();
         driver.tell()?;
     }
 }
 
-/// The lines of standard input. A thread reads them: nothing else waits for it.
-fn heard_orders() -> mpsc::UnboundedReceiver<String> {
-    let (give, take) = mpsc::unbounded_channel();
-    std::thread::spawn(move || {
-        let lines = std::io::stdin().lock().lines();
-        for line in lines.map_while(Result::ok) {
-            if give.send(line).is_err() {
-                return;
-            }
-        }
-    });
-    take
-}
-
-fn say(told: &Told) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    serde_json::to_writer(&mut out, told)?;
-    writeln!(out)?;
-    Ok(out.flush()?)
-}
-
-/// The instant of this process at which the clock shows so many milliseconds since 1970.
-fn instant(millis: i64) -> Instant {
-    let now = Instant::now();
-    let ahead = millis - SystemClock.now().timestamp_millis();
-    let length = TimeDelta::milliseconds(ahead).abs().to_std();
-    let length = length.unwrap_or_default();
-    if ahead < 0 {
-        now.checked_sub(length).unwrap_or(now)
-    } else {
-        now + length
-    }
-}
-
 /// Something that was under way and is over.
 enum Done {
-    Call {
-        node: usize,
-        ended: Ended,
-        /// From when it counts.
-        since: Instant,
-        has_news: bool,
-        answer: Result<Heard, Status>,
-    },
+    Call(Over),
     Report(Option<Duration>),
+}
+
+/// A call that is over.
+struct Over {
+    node: usize,
+    ended: Ended,
+    /// From when it counts.
+    since: Instant,
+    has_news: bool,
+    came: Came,
+}
+
+/// A call that is under way.
+#[derive(Debug)]
+struct Calling {
+    task: AbortHandle,
+    is_held: bool,
 }
 
 /// What is looked for after a change.
@@ -130,8 +106,15 @@ struct Driver {
     /// When which node calls next; those that are calling are not in it.
     due: BinaryHeap<Reverse<(Instant, usize)>>,
     calls: JoinSet<Done>,
+    /// What each node is about.
+    calling: Vec<Option<Calling>>,
     /// Calls under way that may be held.
     held: u32,
+    /// What calls go through; none while nothing is to go wrong there.
+    passage: Option<Passage>,
+    /// Requests that failed when nobody waited for them any more.
+    late_failures: Arc<AtomicU64>,
+    returners: Returners,
     begun: Option<Instant>,
     number: u32,
     second: Second,
@@ -161,10 +144,14 @@ impl Driver {
             chance: Chance::new(7, plan.part.into()),
             nodes: cards.iter().map(node).collect(),
             lines: Lines::new(dialer, &plan, cards.len()),
+            calling: cards.iter().map(|_| None).collect(),
             cards,
             due: BinaryHeap::new(),
             calls: JoinSet::new(),
             held: 0,
+            passage: None,
+            late_failures: Arc::default(),
+            returners: Returners::default(),
             begun: None,
             number: 0,
             second: Second::default(),
@@ -204,11 +191,72 @@ impl Driver {
                     waits: self.cards.iter().map(is_own).collect(),
                 });
             }
-            Order::Storm { at, count, target } => {
-                return self.storm(instant(at), count, &target);
+            Order::Astray {
+                lose,
+                duplicate,
+                late,
+            } => {
+                let faults = Faults {
+                    lose_request: lose / 2,
+                    lose_answer: lose - lose / 2,
+                    duplicate,
+                    straggle: late,
+                    delay: 0,
+                };
+                self.passage = Some(Passage::new(faults, &self.late_failures));
+            }
+            Order::Leave => self.leave(),
+            Order::Return { at } => self.come_back(instant(at)),
+            Order::Calm => {
+                self.passage = None;
+                self.returners = Returners::default();
+            }
+            Order::Storm {
+                at,
+                within_millis,
+                wrong_clocks,
+                count,
+                target,
+            } => {
+                let within = Duration::from_millis(within_millis);
+                let tale = Tale {
+                    count,
+                    within,
+                    wrong_clocks,
+                };
+                return self.storm(instant(at), tale, &target);
             }
         }
         Ok(())
+    }
+
+    /// Every other node gives up what it is about, and closes the connection that it has for itself.
+    fn leave(&mut self) {
+        for place in self.returners.leave(self.nodes.len()) {
+            self.second.left += 1;
+            self.lines.close(place);
+            let calling = self.calling.get_mut(place).and_then(Option::take);
+            let Some(calling) = calling.filter(|calling| !calling.task.is_finished()) else {
+                continue;
+            };
+            calling.task.abort();
+            self.held -= u32::from(calling.is_held);
+        }
+        let returners = &self.returners;
+        self.due
+            .retain(|Reverse((_, place))| !returners.is_away(*place));
+    }
+
+    fn come_back(&mut self, at: Instant) {
+        for place in self.returners.come_back() {
+            let Some(node) = self.nodes.get_mut(place) else {
+                continue;
+            };
+            let micros = u64::try_from(BACK_WITHIN.as_micros()).unwrap_or(0);
+            let wait = Duration::from_micros(self.chance.between(0, micros));
+            node.begin(at + wait);
+            self.due.push(Reverse((node.planned, place)));
+        }
     }
 
     /// The nodes have their first calls at any instant of the first interval.
@@ -222,13 +270,14 @@ impl Driver {
         }
     }
 
-    fn storm(&mut self, at: Instant, count: u32, target: &str) -> anyhow::Result<()> {
+    fn storm(&mut self, at: Instant, tale: Tale, target: &str) -> anyhow::Result<()> {
         let own = self.cards.iter().enumerate();
         let own = own.filter(|(_, card)| card.uuid.is_none());
-        let gap = Duration::from_secs(1) / count.max(1);
-        for (n, (place, card)) in (0_u32..).zip(own.take(usize::try_from(count)?)) {
+        let gap = tale.within / tale.count.max(1);
+        for (n, (place, card)) in (0_u32..).zip(own.take(usize::try_from(tale.count)?)) {
             let teller = Teller {
                 number: card.number,
+                wrong_clock: tale.wrong_clocks,
                 authorization: card.authorization.clone(),
                 channel: self.lines.of(place).context("no connection")?,
             };
@@ -252,10 +301,11 @@ impl Driver {
     }
 
     fn send(&mut self, place: usize, now: Instant) {
+        let way = self.way_of(place);
         let (Some(node), Some(card)) = (self.nodes.get_mut(place), self.cards.get(place)) else {
             return;
         };
-        let Some(channel) = self.lines.of(place) else {
+        let Some(way) = way else {
             self.due.push(Reverse((now + GRAIN, place)));
             return;
         };
@@ -263,13 +313,18 @@ impl Driver {
         self.held += u32::from(0 < ask.hold);
         let is_late = GRAIN <= now.saturating_duration_since(node.planned);
         let since = if is_late { node.planned } else { now };
-        let authorization = card.authorization.clone();
-        self.calls.spawn(async move {
-            let hold = Duration::from_millis(ask.hold.into());
-            let call = call(channel, authorization, ask.words);
-            let answer = tokio::time::timeout(DEADLINE + hold, call).await;
+        let passage = self.passage.clone().filter(|_| ask.hold == 0);
+        let errand = Errand {
+            way,
+            authorization: card.authorization.clone(),
+            words: ask.words,
+            within: DEADLINE + Duration::from_millis(ask.hold.into()),
+            passage: passage.map(|passage| (passage, self.chance.split())),
+        };
+        let task = self.calls.spawn(async move {
+            let came = errand.run().await;
             let at = Instant::now();
-            Done::Call {
+            Done::Call(Over {
                 node: place,
                 ended: Ended {
                     at,
@@ -278,9 +333,32 @@ impl Driver {
                 },
                 since,
                 has_news: ask.has_news,
-                answer: answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))),
-            }
+                came,
+            })
         });
+        if let Some(calling) = self.calling.get_mut(place) {
+            let is_held = 0 < ask.hold;
+            *calling = Some(Calling { task, is_held });
+        }
+    }
+
+    /// Who comes back opens its own connection again, before anything else. None if there is no way yet.
+    fn way_of(&self, place: usize) -> Option<Way> {
+        let is_back = self.returners.is_back(place);
+        let missing = is_back.then(|| self.lines.missing(place)).flatten();
+        match missing {
+            Some((dialer, number)) => Some(Way::Opens(Box::new(dialer), number)),
+            None => self.lines.of(place).map(Way::Open),
+        }
+    }
+
+    /// Calls of those who left are no more.
+    fn note_joined(&mut self, done: Result<Done, JoinError>) -> anyhow::Result<()> {
+        match done {
+            Err(error) if error.is_cancelled() => {}
+            done => self.note(done?),
+        }
+        Ok(())
     }
 
     fn note(&mut self, done: Done) {
@@ -292,38 +370,66 @@ impl Driver {
                     self.complain("a report was given up");
                 }
             }
-            Done::Call {
-                node,
-                ended,
-                since,
-                has_news,
-                answer,
-            } => {
-                self.held -= u32::from(0 < ended.hold);
-                let heard = answer.unwrap_or_else(|status| {
-                    let heard = Heard::status(&status);
-                    if matches!(heard, Heard::Failed) {
-                        self.complain(&format!("a call failed: {status}"));
-                    }
-                    heard
-                });
-                self.count(&heard, ended, since, has_news);
-                self.plan_next(node, &heard, ended);
-            }
+            Done::Call(over) => self.note_call(over),
         }
     }
 
-    fn count(&mut self, heard: &Heard, ended: Ended, since: Instant, has_news: bool) {
+    fn note_call(&mut self, over: Over) {
+        let Over {
+            node, ended, came, ..
+        } = over;
+        let Came {
+            answer,
+            fate,
+            opened,
+        } = came;
+        self.held -= u32::from(0 < ended.hold);
+        if let Some(calling) = self.calling.get_mut(node) {
+            *calling = None;
+        }
+        if let Some(channel) = opened {
+            self.lines.put(node, channel);
+        }
+        let heard = answer.unwrap_or_else(|status| {
+            let heard = Heard::status(&status);
+            let is_meant = matches!(fate, Fate::Lost | Fate::Late);
+            if matches!(heard, Heard::Failed) && !is_meant {
+                self.complain(&format!("a call failed: {status}"));
+            }
+            heard
+        });
+        match fate {
+            Fate::Lost => self.second.astray.lost += 1,
+            Fate::Late => self.second.astray.late += 1,
+            Fate::Plain | Fate::Twice => {
+                let is_doubled = fate == Fate::Twice;
+                self.second.astray.duplicated += u64::from(is_doubled);
+                let counts = !is_doubled && ended.hold == 0;
+                let took = counts.then(|| ended.at - over.since);
+                self.second.news += u64::from(over.has_news && heard.is_answer());
+                self.count(node, &heard, took);
+            }
+        }
+        self.plan_next(node, &heard, ended);
+    }
+
+    /// Counts a call of a node, and how long it took if that counts.
+    fn count(&mut self, place: usize, heard: &Heard, took: Option<Duration>) {
         let second = &mut self.second;
+        let calls = if self.returners.is_back(place) {
+            &mut second.returned
+        } else {
+            &mut second.calls
+        };
         match heard {
-            Heard::Refused(_) => second.refused += 1,
-            Heard::Failed => second.failed += 1,
+            Heard::Refused(_) => calls.refused += 1,
+            Heard::Failed => calls.failed += 1,
             Heard::Own(_) | Heard::Eim => {
-                second.ok += 1;
-                second.news += u64::from(has_news);
-                if ended.hold == 0 {
-                    second.latencies.record(ended.at - since);
+                calls.ok += 1;
+                if let Some(took) = took {
+                    calls.latencies.record(took);
                 }
+                second.back += u64::from(self.returners.answered(place));
             }
         }
         if let Heard::Own(answer) = heard {
@@ -337,7 +443,9 @@ impl Driver {
             return;
         };
         let changed = node.hear(heard, ended, &self.pace, &mut self.chance);
-        self.due.push(Reverse((node.planned, place)));
+        if !self.returners.is_away(place) {
+            self.due.push(Reverse((node.planned, place)));
+        }
         let Some(watch) = self.watch.as_mut().filter(|_| changed) else {
             return;
         };
@@ -353,6 +461,11 @@ impl Driver {
     fn tell(&mut self) -> anyhow::Result<()> {
         if self.lines.opened()? {
             say(&Told::Opened)?;
+        }
+        let late = self.late_failures.swap(0, Ordering::Relaxed);
+        if 0 < late {
+            self.second.calls.failed += late;
+            self.complain("a call failed that was late");
         }
         while self.begun.is_some() && self.tells_at() <= Instant::now() {
             let of = std::mem::take(&mut self.second);
@@ -370,32 +483,6 @@ impl Driver {
         if self.words < WORDS {
             self.words += 1;
             remark(&format!("driver {}: {text}", self.part));
-        }
-    }
-}
-
-async fn call(
-    channel: Channel,
-    authorization: MetadataValue<Ascii>,
-    words: Words,
-) -> Result<Heard, Status> {
-    match words {
-        Words::Own(message) => {
-            let mut request = Request::new(*message);
-            request
-                .metadata_mut()
-                .insert("authorization", authorization);
-            let answer = AgentServiceClient::new(channel).poll(request).await?;
-            Ok(Heard::Own(Box::new(answer.into_inner())))
-        }
-        Words::Eim(message) => {
-            let mut request = Request::new(message);
-            request
-                .metadata_mut()
-                .insert("authorization", authorization);
-            let mut client = MaintmgrServiceClient::new(channel);
-            client.platform_update_status(request).await?;
-            Ok(Heard::Eim)
         }
     }
 }

@@ -159,10 +159,24 @@ impl Drivers {
         u32::try_from(passed.num_seconds()).unwrap_or(0)
     }
 
+    /// When a second begins, in milliseconds since 1970.
+    pub fn beginning_of(&self, second: u32) -> i64 {
+        (self.begun + TimeDelta::seconds(second.into())).timestamp_millis()
+    }
+
     /// What happened in one second after the other, those left out in which nothing was told.
     pub fn seconds(&self, range: Range<u32>) -> impl Iterator<Item = (u32, &Second)> {
         let range = range.start..range.end.max(range.start);
         self.seconds.range(range).map(|(number, of)| (*number, of))
+    }
+
+    /// What happened in some seconds, added up.
+    pub fn sum(&self, range: Range<u32>) -> Second {
+        let mut all = Second::default();
+        for (_, second) in self.seconds(range) {
+            all.merge(second);
+        }
+        all
     }
 
     /// Adds up what happens in whole seconds from the next one on, and what is spent meanwhile. `begin` begins to count.
@@ -180,12 +194,8 @@ impl Drivers {
         let drivers = own.spent();
         // The last second is told a bit later.
         self.listen(TOLD_WITHIN).await?;
-        let mut all = Second::default();
-        for (_, second) in self.seconds(from..to) {
-            all.merge(second);
-        }
         Ok(Slice {
-            all,
+            all: self.sum(from..to),
             seconds: from..to,
             spent,
             drivers,
@@ -197,7 +207,12 @@ impl Drivers {
         &self.changed
     }
 
-    /// How long reports took.
+    /// Begins to count reports anew.
+    pub fn forget_reports(&mut self) {
+        self.reports = Histogram::default();
+    }
+
+    /// How long reports took, since [`Drivers::forget_reports`].
     pub const fn reports(&self) -> &Histogram {
         &self.reports
     }

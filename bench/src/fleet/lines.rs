@@ -74,6 +74,40 @@ impl Lines {
         })
     }
 
+    /// Closes the connection that a node has for itself, if it has one.
+    pub fn close(&mut self, node: usize) {
+        if let Some(own) = self.own(node) {
+            *own = None;
+        }
+    }
+
+    /// How to open the connection that a node has for itself, if it has one that is not open.
+    pub fn missing(&self, node: usize) -> Option<(Dialer, u32)> {
+        let place = self.shared + node;
+        let is_missing = node < self.kept && self.channels.get(place)?.is_none();
+        is_missing.then(|| (self.dialer.clone(), self.number(place)))
+    }
+
+    /// Takes the connection of a node that somebody opened for it.
+    pub fn put(&mut self, node: usize, channel: Channel) {
+        if let Some(own) = self.own(node) {
+            *own = Some(channel);
+        }
+    }
+
+    fn own(&mut self, node: usize) -> Option<&mut Option<Channel>> {
+        if self.kept <= node {
+            return None;
+        }
+        self.channels.get_mut(self.shared + node)
+    }
+
+    /// The number of a connection among those of all drivers.
+    fn number(&self, place: usize) -> u32 {
+        let place = u32::try_from(place).unwrap_or(u32::MAX);
+        self.before.saturating_add(place)
+    }
+
     /// Waits until a connection is open or has failed to open; for ever if none is being opened.
     pub async fn progress(&mut self) {
         match self.dials.join_next().await {
@@ -116,9 +150,7 @@ impl Lines {
                 return;
             };
             let dialer = self.dialer.clone();
-            let number = self
-                .before
-                .saturating_add(u32::try_from(place).unwrap_or(u32::MAX));
+            let number = self.number(place);
             self.dials
                 .spawn(async move { (place, dialer.dial(number).await) });
         }

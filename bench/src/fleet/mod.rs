@@ -4,10 +4,12 @@
 //! The server, Postgres and the drivers are processes of their own, so that what each costs is counted apart. A latency
 //! counts from the instant at which the call was planned.
 
+mod call;
 mod connect;
 mod curve;
 pub mod drive;
 mod drivers;
+mod faults;
 mod first;
 mod held;
 mod histogram;
@@ -18,6 +20,7 @@ mod report;
 mod roster;
 mod scrape;
 mod storm;
+mod talk;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -31,10 +34,12 @@ use crate::measure::{Meter, as_f64, rss_of_mib};
 use crate::report::{EchoFigures, each, millis, remark, tidy};
 use crate::station::Station;
 use drivers::{Drivers, Share, Slice};
+use faults::FaultArgs;
 use plan::{Order, Plan};
 use report::Report;
 use roster::{Numbers, Roster};
 use scrape::Scrape;
+use storm::Tale;
 
 /// Open files of the server that are no connections of nodes.
 const FILES: u64 = 300;
@@ -101,6 +106,8 @@ pub struct Args {
     /// Restart the server under its nodes, and print the curve until all calls succeed again.
     #[arg(long)]
     restart: bool,
+    #[command(flatten)]
+    faults: FaultArgs,
     /// Leave out the comparison with a bare gRPC echo.
     #[arg(long)]
     no_echo: bool,
@@ -111,13 +118,14 @@ pub struct Args {
 
 impl Args {
     fn check(&self) -> anyhow::Result<()> {
-        let registered = self.registered();
-        ensure!(self.nodes <= registered, "--registered: fewer than --nodes");
+        let are_enough = self.registered.is_none_or(|all| self.nodes <= all);
+        ensure!(are_enough, "--registered: fewer than --nodes");
         ensure!(
             Duration::from_millis(100) <= self.interval,
             "--interval: less than 100ms"
         );
         ensure!((0.0..=100.0).contains(&self.news), "--news: from 0 to 100");
+        self.faults.check(self.held)?;
         if !self.tls {
             remark("over TLS all the same: the server's door for nodes has nothing else");
         }
@@ -125,7 +133,8 @@ impl Args {
     }
 
     fn registered(&self) -> u32 {
-        self.registered.unwrap_or(self.nodes)
+        let least = self.nodes + self.faults.spare();
+        self.registered.unwrap_or(least).max(least)
     }
 
     fn kept(&self) -> u32 {
@@ -146,13 +155,7 @@ impl Args {
     }
 
     fn news_per_mille(&self) -> u16 {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "it was looked at: from 0 to 100"
-        )]
-        let news = (self.news * 10.0).round() as u16;
-        news
+        per_mille(self.news)
     }
 
     /// In which every node calls at least once.
@@ -187,13 +190,15 @@ impl Args {
     }
 }
 
-/// Runs the benchmark. Fails if a call failed, a change was missed or an attempt was lost.
+/// Runs the benchmark. Fails if a call failed, a change was missed, an attempt was lost or a fault did not happen.
 pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.check()?;
-    connect::allow_files(u64::from(args.connections()) + FILES)?;
+    let connections = args.connections() + args.faults.spare();
+    connect::allow_files(u64::from(connections) + FILES)?;
     let mut bench = Bench::prepare(args).await?;
     bench.warm_up().await?;
     bench.measure().await?;
+    bench.suffer().await?;
     bench.compare().await?;
     bench.disturb().await?;
     let report = bench.finish().await?;
@@ -228,6 +233,7 @@ impl<'a> Bench<'a> {
             registered: args.registered(),
             nodes: args.nodes,
             eim: args.eim,
+            spare: args.faults.spare(),
         };
         remark(&format!("making {} hosts", numbers.registered));
         let roster = Roster::make(&station, numbers).await?;
@@ -305,17 +311,17 @@ impl<'a> Bench<'a> {
 
     fn note_calls(&mut self, slice: &Slice) {
         let (report, all) = (&mut self.report, &slice.all);
-        let polls = usize::try_from(all.ok.max(1)).unwrap_or(usize::MAX);
+        let polls = usize::try_from(all.calls.ok.max(1)).unwrap_or(usize::MAX);
         let nodes = f64::from(self.args.nodes);
         let spent = (slice.spent(0) + slice.spent(1)).as_secs_f64() * 1e6;
-        let latency = |share| all.latencies.percentile(share).map(millis);
+        let latency = |share| all.calls.latencies.percentile(share).map(millis);
         report.measured_s = slice.length();
-        report.polls_per_second = tidy(as_f64(all.ok) / slice.length());
+        report.polls_per_second = tidy(as_f64(all.calls.ok) / slice.length());
         report.p50_ms = latency(0.5);
         report.p99_ms = latency(0.99);
         report.p99_9_ms = latency(0.999);
-        report.errors = all.failed;
-        report.refused = all.refused;
+        report.errors = all.calls.failed;
+        report.refused = all.calls.refused;
         report.news = all.news;
         report.cpu_us_per_poll_server = each(slice.spent(0), polls);
         report.cpu_us_per_poll_postgres = each(slice.spent(1), polls);
@@ -347,7 +353,7 @@ impl<'a> Bench<'a> {
         self.drivers.order(&Order::Quiet).await?;
         self.drivers.listen(self.args.round()).await?;
         let slice = self.slice(self.args.length.min(LONGEST_ECHO)).await?;
-        let polls = usize::try_from(slice.all.ok.max(1))?;
+        let polls = usize::try_from(slice.all.calls.ok.max(1))?;
         self.report.cpu_us_per_quiet_poll_server = Some(each(slice.spent(0), polls));
         Ok(())
     }
@@ -363,11 +369,15 @@ impl<'a> Bench<'a> {
             self.report.change_missed = Some(changed.missed);
         }
         if 0 < self.args.storm {
-            let count = self.args.storm;
-            let stormed = storm::storm(&self.station, &mut self.drivers, &self.roster, count);
-            let stormed = stormed.await?;
-            self.report.reports_p99_ms = stormed.reports.percentile(0.99).map(millis);
-            self.report.lost = Some(stormed.lost);
+            let tale = Tale {
+                count: self.args.storm,
+                within: Duration::from_secs(1),
+                wrong_clocks: false,
+            };
+            storm::begin(&self.station, &mut self.drivers, &self.roster, tale).await?;
+            let told = storm::end(&self.station, &mut self.drivers, &self.roster, tale).await?;
+            self.report.reports_p99_ms = told.reports.percentile(0.99).map(millis);
+            self.report.lost = Some(told.records.lost);
         }
         if self.args.restart {
             let interval = self.args.interval;
@@ -421,13 +431,14 @@ async fn echoed(
     let slice = drivers
         .measure(args.length.min(LONGEST_ECHO), begin)
         .await?;
-    let polls = usize::try_from(slice.all.ok.max(1))?;
-    let latency = |share| slice.all.latencies.percentile(share).map_or(0.0, millis);
+    let calls = &slice.all.calls;
+    let polls = usize::try_from(calls.ok.max(1))?;
+    let latency = |share| calls.latencies.percentile(share).map_or(0.0, millis);
     Ok(EchoFigures {
-        polls_per_second: tidy(as_f64(slice.all.ok) / slice.length()),
+        polls_per_second: tidy(as_f64(calls.ok) / slice.length()),
         p50_ms: latency(0.5),
         p99_ms: latency(0.99),
-        errors: slice.all.failed + slice.all.refused,
+        errors: calls.failed + calls.refused,
         cpu_us_per_poll_server: each(slice.spent(0), polls),
         rss_mib_server: tidy(Meter::start(vec![echo.pid()]).rss_mib()),
     })
@@ -441,6 +452,17 @@ fn hits(before: &Scrape, after: &Scrape) -> Option<f64> {
     };
     let all = polls("").filter(|all| 0.0 < *all)?;
     Some(polls("kind=\"hit\"").unwrap_or(0.0) / all)
+}
+
+/// So many of a hundred, in thousandths.
+fn per_mille(percent: f64) -> u16 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it was looked at: from 0 to 100"
+    )]
+    let share = (percent * 10.0).round() as u16;
+    share
 }
 
 /// A count that was told as a number with places.

@@ -84,6 +84,11 @@ pub enum Heard {
 }
 
 impl Heard {
+    /// Whether the server answered.
+    pub const fn is_answer(&self) -> bool {
+        matches!(self, Self::Own(_) | Self::Eim)
+    }
+
     /// What a status means.
     pub fn status(status: &Status) -> Self {
         let hint = status.metadata().get(PUSHBACK);
@@ -171,11 +176,13 @@ impl Node {
         }
     }
 
-    /// Has its first call at an instant.
+    /// Has its first call at an instant, also if it was away. That call is answered at once: the node was not told yet
+    /// whether it may be held.
     pub fn begin(&mut self, at: Instant) {
         self.planned = at;
-        if let Speaks::Eim(eim) = &mut self.speaks {
-            eim.tick = at;
+        match &mut self.speaks {
+            Speaks::Own(own) => own.may_hold = 0,
+            Speaks::Eim(eim) => eim.tick = at,
         }
     }
 

@@ -6,6 +6,7 @@ use std::io::Write;
 use serde::Serialize;
 
 use super::curve::Point;
+use super::faults::{self, Found};
 use crate::report::EchoFigures;
 
 /// All that one run found. What was not asked for is null.
@@ -83,6 +84,8 @@ pub struct Report {
     pub echo: Option<EchoFigures>,
     /// Second by second: around the restart, else what was measured.
     pub curve: Vec<Point>,
+    /// What went wrong on purpose, in the order in which it was asked for.
+    pub faults: Vec<Found>,
 }
 
 impl Report {
@@ -91,7 +94,8 @@ impl Report {
         let nothing = |number: Option<u64>| number.unwrap_or(0) == 0;
         let echo = self.echo.as_ref().map(|echo| echo.errors);
         let is_whole = nothing(self.lost) && nothing(self.change_missed) && nothing(echo);
-        0 < self.errors || !is_whole
+        let do_harm = self.faults.iter().any(Found::is_bad);
+        0 < self.errors || !is_whole || do_harm
     }
 
     /// Prints the report.
@@ -105,6 +109,9 @@ impl Report {
             return Ok(writeln!(out)?);
         }
         write!(out, "{}", self.table()?)?;
+        if !self.faults.is_empty() {
+            write!(out, "\n{}", faults::table(&self.faults)?)?;
+        }
         if shows_curve {
             write!(out, "\n{}", table_of(&self.curve)?)?;
         }
@@ -223,7 +230,8 @@ impl Report {
 /// What a line of the table says, what was found, and the most that it should be.
 type Line = (&'static str, Option<f64>, Option<f64>);
 
-fn table_of(curve: &[Point]) -> Result<String, std::fmt::Error> {
+/// A line for each second.
+pub fn table_of(curve: &[Point]) -> Result<String, std::fmt::Error> {
     let mut text = format!(
         "{:>6} {:>8} {:>8} {:>8} {:>10} {:>10}\n",
         "s", "ok", "refused", "failed", "p99 ms", "interval s"

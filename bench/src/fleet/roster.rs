@@ -42,6 +42,8 @@ pub struct Roster {
     pub tenant: TenantId,
     /// Who calls, by number.
     pub members: Vec<Member>,
+    /// Nodes of ours that do not: their credentials are for clients that do harm.
+    spare: Vec<Member>,
 }
 
 /// One that calls.
@@ -66,6 +68,8 @@ pub struct Numbers {
     pub nodes: u32,
     /// How many of a hundred speak as the ancestor's.
     pub eim: u32,
+    /// Nodes of ours besides, which do not call.
+    pub spare: u32,
 }
 
 impl Numbers {
@@ -87,7 +91,7 @@ impl Roster {
         windows(&store, tenant, &filled.sites, now).await?;
         let places = (0_u32..).zip(filled.hosts.iter().zip(&filled.instances));
         let mut members: Vec<_> = places
-            .take(usize::try_from(numbers.nodes)?)
+            .take(usize::try_from(numbers.nodes + numbers.spare)?)
             .map(|(number, (host, instance))| Member {
                 number,
                 host: *host,
@@ -95,6 +99,8 @@ impl Roster {
                 uuid: None,
             })
             .collect();
+        let nodes = usize::try_from(numbers.nodes)?.min(members.len());
+        let spare = members.split_off(nodes);
         let eim = members
             .iter()
             .filter(|member| numbers.is_eim(member.number));
@@ -107,7 +113,11 @@ impl Roster {
         }
         fill::settle(&store, &station.superuser()).await?;
         store.close().await;
-        Ok(Self { tenant, members })
+        Ok(Self {
+            tenant,
+            members,
+            spare,
+        })
     }
 
     /// Those of ours, by number.
@@ -117,8 +127,7 @@ impl Roster {
 
     /// Writes a file for each driver with those that it drives, and their credentials.
     pub fn write(&self, station: &Station, drivers: u32) -> anyhow::Result<Vec<PathBuf>> {
-        let keys = Keys::open(&station.data().join("keys"))?;
-        let authority = Authority::new(keys, evenkeel_auth::Settings::default());
+        let authority = authority(station)?;
         let now = SystemClock.now();
         let mut parts = vec![String::new(); usize::try_from(drivers)?];
         for member in &self.members {
@@ -136,11 +145,28 @@ impl Roster {
         parts.into_iter().enumerate().map(write).collect()
     }
 
+    /// The credentials of the nodes that do not call, each as the value of a header `authorization`.
+    pub fn spare_credentials(&self, station: &Station) -> anyhow::Result<Vec<String>> {
+        let authority = authority(station)?;
+        let now = SystemClock.now();
+        let credential = |member: &Member| -> anyhow::Result<String> {
+            let token = self.token(&authority, member, now)?;
+            Ok(format!("Bearer {token}"))
+        };
+        self.spare.iter().map(credential).collect()
+    }
+
     fn token(&self, authority: &Authority, member: &Member, now: Time) -> anyhow::Result<String> {
         let (tenant, host) = (self.tenant.uuid(), member.host.to_string());
         let issued = authority.issue_node(tenant, &host, TimeDelta::days(90), now)?;
         Ok(issued.token.reveal().to_owned())
     }
+}
+
+/// What signs the credentials of nodes, with the server's own keys.
+fn authority(station: &Station) -> anyhow::Result<Authority> {
+    let keys = Keys::open(&station.data().join("keys"))?;
+    Ok(Authority::new(keys, evenkeel_auth::Settings::default()))
 }
 
 /// What a driver knows of a node.
@@ -277,6 +303,7 @@ mod tests {
             registered: 1_000,
             nodes: 1_000,
             eim: 20,
+            spare: 0,
         };
         let of = |range: std::ops::Range<u32>| range.filter(|n| numbers.is_eim(*n)).count();
         assert_eq!((of(0..1_000), of(500..600)), (200, 20));

@@ -1,10 +1,13 @@
-//! Many nodes that begin and finish an attempt within the same second, and tell all of it in one report.
+//! Many nodes that begin and finish an attempt at the same time, and tell all of it in one report. Their clocks may be
+//! wrong.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use chrono::TimeDelta;
-use evenkeel_domain::run::{AttemptId, RunState};
+use evenkeel_domain::Time;
+use evenkeel_domain::run::{AttemptId, RunState, UpdateRun};
 use evenkeel_kit::{Clock, SystemClock};
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_proto::agent::event::News;
@@ -13,6 +16,7 @@ use evenkeel_proto::agent::{
     PhaseSpan, Plan, ReportRequest, VerifyBegun,
 };
 use evenkeel_simulator::chance::Chance;
+use evenkeel_simulator::clock::NodeClock;
 use evenkeel_store::{Store, StoreOptions, runs};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -35,48 +39,101 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// After this time a node does not try any more.
 const PATIENCE: Duration = Duration::from_mins(1);
 
+/// How long before the first one tells the drivers know of it.
+const AHEAD: TimeDelta = TimeDelta::seconds(2);
+
+/// What the record says of a time is true if it is no further from it than this.
+const TRUE_WITHIN: TimeDelta = TimeDelta::hours(1);
+
+/// By how many hours clocks are wrong: by some, by years, and as that of a machine whose battery is empty.
+const WRONG_BY: [i64; 5] = [-3, 5, -7 * YEAR, 30 * YEAR, -55 * YEAR];
+
+/// A year, in hours.
+const YEAR: i64 = 8_766;
+
+/// Who has a storm.
+#[derive(Clone, Copy, Debug)]
+pub struct Tale {
+    /// How many nodes: the first ones of ours.
+    pub count: u32,
+    /// Within what time all of them tell.
+    pub within: Duration,
+    /// Whether their clocks are wrong.
+    pub wrong_clocks: bool,
+}
+
+impl Tale {
+    fn hit(self, roster: &Roster) -> impl Iterator<Item = &Member> {
+        roster.own().take(usize::try_from(self.count).unwrap_or(0))
+    }
+}
+
 /// What came of a storm.
 #[derive(Clone, Debug)]
 pub struct Stormed {
     /// How long the reports took.
     pub reports: Histogram,
-    /// Attempts that are not in the database as finished.
-    pub lost: u64,
+    /// What the database says of the attempts.
+    pub records: Records,
 }
 
-/// Lets the first nodes of ours have a storm, and looks for their runs in the database.
-pub async fn storm(
+/// What the database says of attempts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Records {
+    /// Those that are not there as finished.
+    pub lost: u64,
+    /// Those that did not begin or end when they did, by the clock of the server.
+    pub misdated: u64,
+}
+
+/// Lets nodes of ours have a storm from now on.
+pub async fn begin(
     station: &Station,
     drivers: &mut Drivers,
     roster: &Roster,
-    count: u32,
-) -> anyhow::Result<Stormed> {
+    tale: Tale,
+) -> anyhow::Result<()> {
     let target = assigned(station).await?;
-    let hit: Vec<_> = roster.own().take(usize::try_from(count)?).collect();
+    let hit: Vec<_> = tale.hit(roster).collect();
     remark(&format!(
-        "{} nodes begin and finish within a second",
-        hit.len()
+        "{} nodes begin and finish within {}",
+        hit.len(),
+        humantime::format_duration(tale.within)
     ));
-    let at = (SystemClock.now() + TimeDelta::seconds(2)).timestamp_millis();
+    drivers.forget_reports();
+    let at = (SystemClock.now() + AHEAD).timestamp_millis();
     for part in drivers.parts() {
         let is_here = |member: &&&Member| drivers.part_of(member.number) == part;
         let count = hit.iter().filter(is_here).count();
         let order = Order::Storm {
             at,
+            within_millis: u64::try_from(tale.within.as_millis())?,
+            wrong_clocks: tale.wrong_clocks,
             count: u32::try_from(count)?,
             target: target.clone(),
         };
         drivers.order_one(part, &order).await?;
     }
-    let end = Instant::now() + PATIENCE + Duration::from_secs(5);
+    Ok(())
+}
+
+/// Waits until everything is told, and looks for the runs in the database.
+pub async fn end(
+    station: &Station,
+    drivers: &mut Drivers,
+    roster: &Roster,
+    tale: Tale,
+) -> anyhow::Result<Stormed> {
+    let hit: Vec<_> = tale.hit(roster).collect();
+    let end = Instant::now() + tale.within + PATIENCE + Duration::from_secs(5);
     let wanted = u64::try_from(hit.len())?;
     while drivers.reports().count() < wanted && Instant::now() < end {
         drivers.listen(Duration::from_millis(500)).await?;
     }
-    let lost = lost(station, roster, &hit).await?;
+    let records = records(station, roster, &hit, tale.wrong_clocks).await?;
     Ok(Stormed {
         reports: drivers.reports().clone(),
-        lost,
+        records,
     })
 }
 
@@ -89,26 +146,51 @@ async fn assigned(station: &Station) -> anyhow::Result<String> {
     Ok(policy.context("no policy is assigned")?.to_owned())
 }
 
-/// How many of the attempts are not in the database as finished.
-async fn lost(station: &Station, roster: &Roster, hit: &[&Member]) -> anyhow::Result<u64> {
+/// What the database says of the attempts, all of which happened just now.
+async fn records(
+    station: &Station,
+    roster: &Roster,
+    hit: &[&Member],
+    wrong_clocks: bool,
+) -> anyhow::Result<Records> {
     let store = Store::connect(&station.database(), StoreOptions::default()).await?;
-    let mut lost = 0;
+    let mut records = Records::default();
     for part in hit.chunks(100) {
         let tx = store.tenant(roster.tenant).await?;
         for member in part {
-            let attempt = AttemptId(attempt(member.number).parse()?);
+            let attempt = AttemptId(attempt(member.number, wrong_clocks).parse()?);
             let run = runs::find_attempt(&tx, member.instance, attempt).await?;
-            let is_there = run.is_some_and(|run| matches!(run.state, RunState::Succeeded { .. }));
-            lost += u64::from(!is_there);
+            records.note(run.as_ref(), SystemClock.now());
         }
     }
     store.close().await;
-    Ok(lost)
+    Ok(records)
 }
 
-/// The name that the node with this number gives to its attempt.
-fn attempt(number: u32) -> String {
-    format!("f1ee7000-0000-4000-8000-{number:012x}")
+impl Records {
+    fn note(&mut self, run: Option<&UpdateRun>, now: Time) {
+        let done = run.filter(|run| matches!(run.state, RunState::Succeeded { .. }));
+        let Some(run) = done else {
+            self.lost += 1;
+            return;
+        };
+        let is_true = |at: Time| (now - at).abs() < TRUE_WITHIN;
+        let is_dated = is_true(run.started_at) && run.ended_at().is_some_and(is_true);
+        self.misdated += u64::from(!is_dated);
+    }
+}
+
+/// The name that the node with this number gives to its attempt. With a wrong clock it has another one.
+fn attempt(number: u32, wrong_clock: bool) -> String {
+    let kind = u8::from(wrong_clock);
+    format!("f1ee700{kind}-0000-4000-8000-{number:012x}")
+}
+
+/// By how much the clock of the node with this number is wrong.
+fn wrong_by(number: u32) -> TimeDelta {
+    let kinds = u32::try_from(WRONG_BY.len()).unwrap_or(1);
+    let place = usize::try_from(number % kinds).unwrap_or(0);
+    TimeDelta::hours(WRONG_BY.get(place).copied().unwrap_or(1))
 }
 
 /// A node that has something to tell, and the way to the server.
@@ -116,6 +198,8 @@ fn attempt(number: u32) -> String {
 pub struct Teller {
     /// Its place among all nodes.
     pub number: u32,
+    /// Whether its clock is wrong.
+    pub wrong_clock: bool,
     /// The value of its header `authorization`.
     pub authorization: MetadataValue<Ascii>,
     /// Its connection.
@@ -126,7 +210,7 @@ impl Teller {
     /// Tells of an attempt from an instant on, again until all of it is acknowledged. Returns how long that took; none if
     /// it was given up.
     pub async fn tell(self, target: String, at: Instant, mut chance: Chance) -> Option<Duration> {
-        let message = request(self.number, target);
+        let message = request(self.number, self.wrong_clock, target);
         let whole = u32::try_from(message.events.len()).ok()?;
         tokio::time::sleep_until(at).await;
         let mut backoff = Duration::from_millis(500);
@@ -155,7 +239,7 @@ impl Teller {
 }
 
 /// All of an attempt, as the agent tells it that could not tell any of it before.
-fn request(number: u32, target: String) -> ReportRequest {
+fn request(number: u32, wrong_clock: bool, target: String) -> ReportRequest {
     let packages = ["curl", "libcurl4", "openssl", "tzdata"];
     let change = |name: &str| PackageChange {
         name: name.to_owned(),
@@ -183,7 +267,14 @@ fn request(number: u32, target: String) -> ReportRequest {
         News::VerifyBegun(VerifyBegun {}),
         News::Finished(Finished { results }),
     ];
-    let now = SystemClock.now();
+    let wrong_by = if wrong_clock {
+        wrong_by(number)
+    } else {
+        TimeDelta::zero()
+    };
+    let now = NodeClock::new(Arc::new(SystemClock), wrong_by)
+        .moment()
+        .node;
     let mut events: Vec<_> = (1..)
         .zip(all)
         .map(|(sequence, news)| Event {
@@ -201,7 +292,7 @@ fn request(number: u32, target: String) -> ReportRequest {
         last.account = Some(account());
     }
     ReportRequest {
-        attempt_id: attempt(number),
+        attempt_id: attempt(number, wrong_clock),
         target_digest: target,
         events,
     }
@@ -225,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_report_tells_all_of_an_attempt_in_order_and_its_name_is_one() {
-        let request = request(77, "target".to_owned());
+        let request = request(77, false, "target".to_owned());
         let numbers: Vec<_> = request.events.iter().map(|event| event.sequence).collect();
         assert_eq!(numbers, [1, 2, 3, 4, 5]);
         let ends: Vec<_> = request
@@ -235,6 +326,25 @@ mod tests {
             .collect();
         assert_eq!(ends, [false, false, false, false, true]);
         let name = AttemptId(request.attempt_id.parse().expect("a UUID"));
-        assert_ne!(name, AttemptId(attempt(78).parse().expect("a UUID")));
+        let other = |number, wrong| AttemptId(attempt(number, wrong).parse().expect("a UUID"));
+        assert!(name == other(77, false) && name != other(78, false));
+        assert_ne!(name, other(77, true), "its other attempt");
+    }
+
+    #[test]
+    fn a_node_with_a_wrong_clock_tells_its_own_time() {
+        let told = |number| {
+            let request = request(number, true, "target".to_owned());
+            let time = request.events.first().and_then(|event| event.node_time);
+            let ahead = time.expect("a time").seconds - SystemClock.now().timestamp();
+            TimeDelta::seconds(ahead)
+        };
+        for number in 0..5 {
+            let off = (told(number) - wrong_by(number)).abs();
+            assert!(off <= TimeDelta::minutes(1), "{number}: {off}");
+        }
+        let years = |number| wrong_by(number).num_days() / 365;
+        assert_eq!((years(0), years(3), years(4)), (0, 30, -55));
+        assert_ne!(wrong_by(0), TimeDelta::zero());
     }
 }

@@ -56,6 +56,16 @@ fn a_node_of_ours_asks_to_be_held_as_long_as_it_was_told_and_names_its_decision(
 }
 
 #[test]
+fn a_node_that_comes_back_does_not_ask_to_be_held() {
+    let (mut node, mut chance, now) = own();
+    node.hear(&answer("no window", 240_000), at(now), &PACE, &mut chance);
+    node.begin(now);
+    assert_eq!(node.ask(&PACE, &mut chance).hold, 0);
+    node.hear(&answer("no window", 240_000), at(now), &PACE, &mut chance);
+    assert_eq!(node.ask(&PACE, &mut chance).hold, 240_000);
+}
+
+#[test]
 fn a_held_call_is_made_again_at_once_unless_it_was_answered_early_with_nothing_new() {
     let (mut node, mut chance, now) = own();
     let mut hear = |reason, seconds| {
