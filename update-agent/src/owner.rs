@@ -304,8 +304,20 @@ impl Owner {
     }
 }
 
-/// The text of the file; `None` if it is not there. The file that was looked at is the one that is read.
+/// The text of the file; `None` if it is not there.
 fn read(path: &Path) -> Result<Option<String>, String> {
+    let Some(text) = read_trusted(path, MOST_BYTES)? else {
+        return Ok(None);
+    };
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    only_root_writes_in(folder).map_err(|why| format!("of its folder: {why}"))?;
+    let text = String::from_utf8(text).map_err(|error| error.to_string())?;
+    Ok(Some(text))
+}
+
+/// What is in a file that nobody but root can have written, of at most `most` bytes; `None` if it is not there; else why
+/// it is not relied on. The file that was looked at is the one that is read.
+pub(crate) fn read_trusted(path: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => File::from(file),
@@ -319,17 +331,18 @@ fn read(path: &Path) -> Result<Option<String>, String> {
         return Err("it is no file".to_owned());
     }
     only_root_writes(&found)?;
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    only_root_writes(&fs::metadata(folder).map_err(said)?)
-        .map_err(|why| format!("of its folder: {why}"))?;
-    if found.len() > MOST_BYTES {
-        return Err(format!("it is longer than {MOST_BYTES} bytes"));
+    if found.len() > most {
+        return Err(format!("it is longer than {most} bytes"));
     }
-    let mut text = String::new();
-    file.take(MOST_BYTES)
-        .read_to_string(&mut text)
-        .map_err(said)?;
-    Ok(Some(text))
+    let mut content = Vec::new();
+    file.take(most).read_to_end(&mut content).map_err(said)?;
+    Ok(Some(content))
+}
+
+/// The same of a folder as [`only_root_writes`].
+pub(crate) fn only_root_writes_in(folder: &Path) -> Result<(), String> {
+    let found = fs::metadata(folder).map_err(|error| error.to_string())?;
+    only_root_writes(&found)
 }
 
 /// Whether nobody but root, or the agent's own user where that is another one, can have written a file; else why not.

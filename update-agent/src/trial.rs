@@ -11,6 +11,7 @@
 //!
 //! | what fails | answer |
 //! | --- | --- |
+//! | the server alone, however well the rest | U1 says undecided; the old image finds that, and takes it for written |
 //! | W8, W9: the record | not kept; as an unhealthy image |
 //! | U1: the record, after W8 | U2 and U3 without it: the old image finds Trial without an entry, and concludes |
 //! | U1: the record, without W8 | U3 alone: the loader's counter is all that says that it was tried, so it stays |
@@ -137,7 +138,7 @@ pub async fn see_through(parts: &TrialParts) -> Result<Over, Failure> {
         Running::Bad(slot, seen) => return leave(parts, slot, &seen).await,
         Running::Unknown(why) => {
             tracing::error!(why, "nothing can be learnt about the trial; resetting");
-            parts.reset.now();
+            parts.reset.now().await;
             return Ok(Over::FellBack { why });
         }
     };
@@ -213,6 +214,24 @@ impl Timer {
     }
 }
 
+/// Why an image is not kept.
+#[derive(Debug)]
+struct NotKept {
+    why: String,
+    /// Whether everything that is the image's own was well for as long as it must be, up to the deadline. Then only the
+    /// server was missing, and nobody knows whose fault that is.
+    is_undecided: bool,
+}
+
+impl From<String> for NotKept {
+    fn from(why: String) -> Self {
+        Self {
+            why,
+            is_undecided: false,
+        }
+    }
+}
+
 /// A trial that is being seen through.
 struct Trial<'a> {
     parts: &'a TrialParts,
@@ -229,18 +248,31 @@ struct Trial<'a> {
 impl Trial<'_> {
     async fn run(&self) -> Result<Over, Failure> {
         let slots = self.parts.slots.get();
-        // An earlier agent of this boot, or an earlier boot, has passed it and came no further: it is not asked again.
-        let state = slots.state(self.slot);
-        if !matches!(state, SlotState::Trial { passed: true, .. })
-            && let Err(why) = self.pass().await
-        {
-            return self.fall_back(why).await;
+        let passed = match slots.state(self.slot) {
+            // An earlier agent of this boot, or an earlier boot, has passed it and came no further: it is not asked
+            // again.
+            SlotState::Trial { passed: true, .. } => Ok(()),
+            // An earlier agent of this boot has given up asking, and came no further.
+            SlotState::Trial {
+                boots,
+                doubt: Some(doubt),
+                ..
+            } if boots.contains(&self.seen.boot_id) && self.timer.left().is_zero() => {
+                Err(NotKept {
+                    why: doubt.why.clone(),
+                    is_undecided: true,
+                })
+            }
+            _ => self.pass().await,
+        };
+        match passed {
+            Ok(()) => self.keep().await,
+            Err(not_kept) => self.fall_back(not_kept).await,
         }
-        self.keep().await
     }
 
     /// W8, health, W9; else why not.
-    async fn pass(&self) -> Result<(), String> {
+    async fn pass(&self) -> Result<(), NotKept> {
         let unwritten =
             |failure: Failure| format!("what happens on trial cannot be written down: {failure}");
         // W8 before anything is asked: if no word of this boot ever comes, the old image knows that there was one.
@@ -250,7 +282,8 @@ impl Trial<'_> {
         self.become_healthy().await?;
         // W9 before W10: a cut in W10 must not leave an image that boots for ever and that the record calls untried.
         let passed = self.write(Event::Passed).await;
-        passed.map_err(unwritten)
+        passed.map_err(unwritten)?;
+        Ok(())
     }
 
     /// Writes an event into the record; again and again until the deadline.
@@ -290,16 +323,23 @@ impl Trial<'_> {
     }
 
     /// Asks until everything has been well for as long as it must be, without interruption; else why not.
-    async fn become_healthy(&self) -> Result<(), String> {
+    async fn become_healthy(&self) -> Result<(), NotKept> {
         let HealthConfig { stable, .. } = self.parts.health;
         let mut health = Health::new(self.parts);
         let mut since = None;
+        // The same of all but the server.
+        let mut own: Option<Instant> = None;
         let mut why = String::new();
         let mut is_first = true;
         loop {
             let asked = async {
-                health.ask().await?;
-                self.device.fault().map_or(Ok(()), Err)
+                let itself = health.of_itself().await;
+                if let Err(fault) = itself.and_then(|()| self.device.fault().map_or(Ok(()), Err)) {
+                    own = None;
+                    return Err(fault);
+                }
+                own.get_or_insert_with(Instant::now);
+                health.of_server().await
             };
             // The first round is never cut off: who comes late would judge an image of which nothing is known. What it
             // asks has deadlines of its own.
@@ -326,7 +366,11 @@ impl Trial<'_> {
                 Err(_) => {}
             }
             if self.timer.left().is_zero() {
-                return Err(format!("not healthy {}: {why}", self.timer.words()));
+                return Err(NotKept {
+                    why: format!("not healthy {}: {why}", self.timer.words()),
+                    is_undecided: health.demands_server()
+                        && own.is_some_and(|own| own.elapsed() >= stable),
+                });
             }
             sleep(BEAT.min(self.timer.left())).await;
         }
@@ -373,7 +417,7 @@ impl Trial<'_> {
             match self.changes.make(Change::Withdraw).await {
                 Ok(()) => {
                     tracing::error!(why, "falling back");
-                    self.parts.reset.now();
+                    self.parts.reset.now().await;
                     return Ok(Over::FellBack { why });
                 }
                 Err(second) => second.reason,
@@ -386,12 +430,13 @@ impl Trial<'_> {
     }
 
     /// U1, U2, U3.
-    async fn fall_back(&self, why: String) -> Result<Over, Failure> {
-        tracing::error!(why, "falling back");
+    async fn fall_back(&self, not_kept: NotKept) -> Result<Over, Failure> {
+        tracing::error!(why = not_kept.why, "falling back");
         let (parts, slot) = (self.parts, self.slot);
         let was_armed = self.is_armed.load(Ordering::Relaxed);
         // U1 first: with the entry gone and nothing said, nobody would learn why.
-        let told = self.tell(&why, was_armed).await;
+        let told = self.tell(&not_kept, was_armed).await;
+        let why = not_kept.why;
         if let Err(failure) = &told {
             tracing::error!(%failure, "why the image is given up cannot be written down");
         }
@@ -408,21 +453,25 @@ impl Trial<'_> {
         if !is_evidence && let Err(failure) = self.changes.make(Change::Withdraw).await {
             tracing::error!(%failure, "its entry cannot be removed");
         }
-        parts.reset.now();
+        parts.reset.now().await;
         Ok(Over::FellBack { why })
     }
 
     /// U1. Once: the deadline is over.
-    async fn tell(&self, why: &str, was_armed: bool) -> Result<(), Failure> {
+    async fn tell(&self, not_kept: &NotKept, was_armed: bool) -> Result<(), Failure> {
         let TrialParts { place, runner, .. } = self.parts;
         let log = last_words::of_this_boot(place, runner.as_ref()).await;
         if was_armed {
             // W8 was not taken before, and only what is on trial can have failed.
             self.step(Event::Booted, self.seen.clone()).await?;
         }
-        let why = why.to_owned();
-        let failed = Event::Failed { why, log };
-        self.step(failed, self.seen.clone()).await
+        let why = not_kept.why.clone();
+        let event = if not_kept.is_undecided {
+            Event::Undecided { why, log }
+        } else {
+            Event::Failed { why, log }
+        };
+        self.step(event, self.seen.clone()).await
     }
 
     /// Whether nothing would boot with this entry gone. What cannot be learnt is as it was when the trial began.

@@ -248,9 +248,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::model::{
-        Event, Failure, ImageRules, ImageWish, PackageMode, PackageWish, Sha256, Target,
-    };
+    use crate::model::{Event, Failure, ImageWish, PackageMode, PackageWish, Target};
 
     const PACE: Pace = Pace {
         refresh_every: TimeDelta::hours(4),
@@ -260,18 +258,7 @@ mod tests {
     };
 
     fn image() -> Wish {
-        Wish::Image(ImageWish {
-            os_id: "os-2".into(),
-            name: "Demo 1.1".into(),
-            profile_name: "demo".into(),
-            image_id: "1.1".into(),
-            architecture: "x86_64".into(),
-            url: "https://images.example/demo-1.1.raw.zst".into(),
-            sha256: Sha256::of(b"1.1"),
-            signatures: Vec::new(),
-            rules: ImageRules::default(),
-            again: false,
-        })
+        Wish::Image(ImageWish::sample("1.1"))
     }
 
     /// When a wish is tried again whose attempt ended so.

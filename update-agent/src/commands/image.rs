@@ -27,6 +27,8 @@ struct Report {
     slots: Vec<Shown>,
     /// The images that failed here, the last one last.
     bad: Vec<Bad>,
+    /// The images that were tried and left without a word against them.
+    undecided: Vec<Left>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -46,6 +48,14 @@ struct Bad {
     image: String,
     why: String,
     at: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Left {
+    sha256: String,
+    /// How often.
+    times: u8,
+    why: String,
 }
 
 /// Shows the slots, or forgets that an image failed.
@@ -99,11 +109,17 @@ fn report(boot_control: &'static str, slots: &Slots, seen: &Seen) -> Report {
         why: bad.why.clone(),
         at: text::instant(Some(bad.at)),
     });
+    let undecided = slots.undecided.iter().map(|left| Left {
+        sha256: left.file.to_string(),
+        times: left.times,
+        why: left.doubt.why.clone(),
+    });
     Report {
         boot_control,
         booted: seen.booted.map(Slot::label),
         slots: Slot::ALL.map(shown).to_vec(),
         bad: bad.collect(),
+        undecided: undecided.collect(),
     }
 }
 
@@ -144,6 +160,9 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
             out,
             "    `evenkeel-agent image forget {sha256}` lets it be tried again"
         )?;
+    }
+    for Left { sha256, times, why } in &report.undecided {
+        writeln!(out, "\nleft undecided ({times}): {why}\n    {sha256}")?;
     }
     Ok(())
 }
@@ -210,7 +229,7 @@ mod tests {
 
     use super::*;
     use crate::model::Sha256;
-    use crate::modules::image::slots::{BadImage, Entry, What};
+    use crate::modules::image::slots::{BadImage, Doubt, Entry, Undecided, What};
 
     #[test]
     fn a_broken_configuration_does_not_disarm_the_guard() {
@@ -254,6 +273,14 @@ mod tests {
                 why: "it hung".into(),
                 at: DateTime::UNIX_EPOCH,
             }],
+            undecided: vec![Undecided {
+                file: Sha256::of(b"1.2"),
+                times: 1,
+                doubt: Doubt {
+                    why: "the server cannot be reached".into(),
+                    log: String::new(),
+                },
+            }],
             sequence: 1,
         };
         let seen = Seen {
@@ -267,6 +294,7 @@ mod tests {
         let mut out = Vec::new();
         print(&report("systemd-boot", &slots, &seen), &mut out).unwrap();
         let digest = Sha256::of(b"1.1");
+        let left = Sha256::of(b"1.2");
         assert_eq!(
             String::from_utf8(out).unwrap(),
             format!(
@@ -276,7 +304,10 @@ mod tests {
                  \u{20}     root-b  bad    demo     1.1\n\
                  \n\
                  1.1 failed here at 1970-01-01T00:00:00Z: it hung\n    \
-                 `evenkeel-agent image forget {digest}` lets it be tried again\n"
+                 `evenkeel-agent image forget {digest}` lets it be tried again\n\
+                 \n\
+                 left undecided (1): the server cannot be reached\n    \
+                 {left}\n"
             )
         );
     }

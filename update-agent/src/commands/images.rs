@@ -14,7 +14,7 @@ use url::Url;
 use super::workshop::Workshop;
 use crate::config::ImageConfig;
 use crate::journal::Entry;
-use crate::link::{Answer, Applicant, Enrolled, Floor, Leave, Link, LinkError, Question};
+use crate::link::{Answer, Applicant, Enrolled, Leave, Link, LinkError, Question};
 use crate::model::{Failure, FailureKind, News};
 use crate::modules::image::boot_control::{self, BootControl};
 use crate::modules::image::slots::{Mend, Seen, SlotFile};
@@ -68,8 +68,7 @@ impl Images {
         outlives_images(place)?;
         let proxy = workshop.config.proxy();
         let proxy = proxy.map_err(|error| unusable(error.to_string()))?;
-        let floor = Arc::new(Floor::open(place));
-        let web = Web::new(web_settings(config, place), proxy, floor)?;
+        let web = Web::new(web_settings(config, place), proxy, workshop.floor())?;
         if let Ok(credential) = node::load_credential(place) {
             web.renew(&credential);
         }
@@ -209,7 +208,7 @@ async fn mend_all(
                 Mend::Withdraw(slot) => boot.withdraw(slot).await,
                 Mend::Bless(slot) => boot.bless(slot).await,
                 Mend::Reset => {
-                    reset.now();
+                    reset.now().await;
                     // It came back. What runs is known to be bad: nothing is built on it, and nothing changed by it.
                     tracing::error!("what runs is to be left, and the machine does not reset");
                     return Ok(None);

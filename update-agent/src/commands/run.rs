@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use evenkeel_kit::{Lifecycle, telemetry};
+use tokio::time::timeout;
 
 use super::images::{SharedLink, demands_server, reconcile};
 use super::workshop::Workshop;
@@ -16,8 +17,9 @@ use crate::config::Config;
 use crate::facts::FactsReader;
 use crate::identity::Marks;
 use crate::journal::{FileJournal, Journal};
-use crate::link::{Floor, GrpcLink, Link, Trust};
+use crate::link::{GrpcLink, Link, Trust};
 use crate::lock::AgentLock;
+use crate::modules::image::boot_control;
 use crate::node::{self, Node};
 use crate::notify::{Manager, Sign, Systemd, keep_telling};
 use crate::place::Place;
@@ -29,6 +31,9 @@ const NOT_SET_UP: u8 = 78;
 
 /// So long an end waits for work on disks that is not done.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
+
+/// So long a start waits for a boot partition that is not mounted yet.
+const LATE: Duration = Duration::from_secs(10);
 
 /// Why an image cannot be tried on a system that seems to have no slots.
 const NO_IMAGES: &str =
@@ -56,6 +61,9 @@ pub fn run(arguments: &Run) -> anyhow::Result<ExitCode> {
             // The reset did not come about: the next start asks for it again.
             return Ok(ExitCode::FAILURE);
         };
+        if !arguments.once {
+            await_boot_partition(&workshop, &life);
+        }
         let (trial, troubles) = match found {
             Found::Ready { trial, troubles } => (trial, troubles),
             Found::Unjudged(_) if arguments.once => return Ok(ExitCode::FAILURE),
@@ -148,6 +156,23 @@ async fn wait_for_guard(
     life.run_until_stopped(config.stop_grace).await
 }
 
+/// Ends the agent when the boot partition comes that it did not find at its start: the service manager starts it anew,
+/// and then it does.
+fn await_boot_partition(workshop: &Workshop<'_>, life: &Lifecycle) {
+    let is_missing = matches!(workshop.images(), Ok(None));
+    if !is_missing || !boot_control::has_slots(workshop.place) {
+        return;
+    }
+    let coming = boot_control::has_come(workshop.place, &workshop.config.image);
+    let stop = life.stopping();
+    life.spawn("boot partition", async move {
+        tokio::select! {
+            () = coming => anyhow::bail!("there is a boot partition now, and the agent starts anew with it"),
+            () = stop.cancelled() => Ok(()),
+        }
+    });
+}
+
 /// What is done without usable images, and why they are not usable if there are any.
 fn without_images(place: &Place, why: Option<String>) -> Found {
     if trial::is_watched(place) {
@@ -168,6 +193,10 @@ fn without_images(place: &Place, why: Option<String>) -> Found {
 /// heard all the same, and says so, unless an image is on trial as far as the loader knows. None if what runs is to be
 /// left: then nothing more is to be done.
 async fn start_images(workshop: &Workshop<'_>, node: &Node) -> anyhow::Result<Option<Found>> {
+    if boot_control::has_slots(workshop.place) {
+        let coming = boot_control::has_come(workshop.place, &workshop.config.image);
+        timeout(LATE, coming).await.ok();
+    }
     let images = match workshop.images() {
         Ok(Some(images)) => images,
         Ok(None) => return Ok(Some(without_images(workshop.place, None))),
@@ -179,7 +208,7 @@ async fn start_images(workshop: &Workshop<'_>, node: &Node) -> anyhow::Result<Op
         Ok(Some(_)) => {}
         Err(failure) => tracing::error!(%failure, "what is in the slots cannot be learnt"),
     }
-    let last_contact = Floor::open(workshop.place).last_contact();
+    let last_contact = workshop.floor().last_contact();
     let attempt = FileJournal::look(&workshop.place.journal()).unwrap_or_else(|error| {
         tracing::warn!(%error, "the journal cannot be read");
         None
@@ -258,7 +287,7 @@ pub(super) fn link(workshop: &Workshop<'_>, node: &Node) -> anyhow::Result<GrpcL
     let trust = node::load_ca(workshop.place)?.map_or(Trust::System, Trust::Ca);
     let proxy = workshop.config.proxy().context("read the configuration")?;
     let deadline = workshop.config.call_timeout;
-    let floor = Arc::new(Floor::open(workshop.place));
+    let floor = workshop.floor();
     let link = GrpcLink::above(floor, &node.server, &trust, proxy.as_ref(), deadline)?;
     link.renew(&node::load_credential(workshop.place)?)?;
     Ok(link)

@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::engine::{self, Engine};
 use crate::gate::{Gate, GateParts};
 use crate::journal::Journal;
+use crate::link::Floor;
 use crate::model::Failure;
 use crate::modules::image::Image;
 use crate::modules::packages::{Packages, Tools};
@@ -40,6 +41,8 @@ pub struct Workshop<'a> {
     pub owner: Arc<Owner>,
     /// Looked for when it is first asked for.
     images: OnceLock<Result<Option<Images>, Failure>>,
+    /// Read when it is first asked for.
+    floor: OnceLock<Arc<Floor>>,
 }
 
 impl fmt::Debug for Workshop<'_> {
@@ -72,6 +75,7 @@ impl<'a> Workshop<'a> {
             clock,
             owner,
             images: OnceLock::new(),
+            floor: OnceLock::new(),
         }
     }
 
@@ -83,6 +87,11 @@ impl<'a> Workshop<'a> {
             Ok(images) => Ok(images.as_ref()),
             Err(failure) => Err(failure.clone()),
         }
+    }
+
+    /// The earliest time that it can be. There is one in a process: what is heard over one way counts for the others.
+    pub fn floor(&self) -> Arc<Floor> {
+        Arc::clone(self.floor.get_or_init(|| Arc::new(Floor::open(self.place))))
     }
 
     /// apt and dpkg.

@@ -142,6 +142,7 @@ mod tests {
             b,
             last_good: Some(Slot::A),
             bad: Vec::new(),
+            undecided: Vec::new(),
             sequence: 1,
         }
     }
@@ -204,6 +205,7 @@ mod tests {
             what: what("1.1"),
             boots: vec!["b".into()],
             passed,
+            doubt: None,
         };
         for passed in [false, true] {
             let slots = slots(good.clone(), trial(passed));

@@ -3,16 +3,23 @@
 //! A machine whose clock lost its battery starts in the past, and no certificate is valid there: it would not reach the
 //! server that could tell it the time, and a healthy image on trial would look like one without a network. What the
 //! server said of the time at the last contact is kept on disk, and certificates are looked at no earlier than that.
+//!
+//! A word that is wrong must neither shut the node out nor make an expired certificate good again. So one that the
+//! server's own certificate contradicts is not kept, unless just so much time has passed since the last one: whatever
+//! is kept lies within the life of a certificate that was shown, or follows from what does. The certificate that takes
+//! its place ends later. If it begins later, too, that is no fault where the clock is behind: it is later than the
+//! floor, and nobody knows by how much. And a clock is believed in place of the floor only if it is behind it by a
+//! month at the most.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
 use crate::durable;
 use crate::place::Place;
@@ -23,19 +30,77 @@ const FILE: &str = "last-contact";
 /// The file is written again when what it says is off by this much: it need not be exact, and disks wear.
 const GRAIN: TimeDelta = TimeDelta::minutes(15);
 
+/// A clock that is further behind the floor than this, in seconds, says nothing of certificates that are not valid there.
+/// 30 days.
+const MOST_BEHIND: u64 = 30 * 24 * 60 * 60;
+
 /// The time of the last contact with the server, by the server's clock.
 #[derive(Debug)]
 pub struct Floor {
     /// `None` if nothing is kept.
     file: Option<PathBuf>,
     contact: Mutex<Contact>,
+    /// By what the server proved itself last.
+    proof: Mutex<Option<Proof>>,
+}
+
+/// Certificates that were found good.
+#[derive(Debug)]
+struct Proof {
+    verifier: Arc<WebPkiServerVerifier>,
+    end_entity: CertificateDer<'static>,
+    intermediates: Vec<CertificateDer<'static>>,
+    name: ServerName<'static>,
+}
+
+impl Proof {
+    /// Whether they would be at another time.
+    fn holds_at(&self, time: DateTime<Utc>) -> bool {
+        let Some(time) = unix(time) else {
+            return false;
+        };
+        let (end_entity, intermediates) = (&self.end_entity, &self.intermediates);
+        let verified =
+            self.verifier
+                .verify_server_cert(end_entity, intermediates, &self.name, &[], time);
+        verified.is_ok()
+    }
+}
+
+/// When the certificate begins that was not valid yet, if that is what is wrong.
+fn beginning(error: &Error) -> Option<UnixTime> {
+    let Error::InvalidCertificate(CertificateError::NotValidYetContext { not_before, .. }) = error
+    else {
+        return None;
+    };
+    Some(*not_before)
+}
+
+/// None before 1970.
+fn unix(time: DateTime<Utc>) -> Option<UnixTime> {
+    let seconds = u64::try_from(time.timestamp()).ok()?;
+    Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Contact {
     last: Option<DateTime<Utc>>,
+    /// When that was heard. `None` if it was before this start.
+    at: Option<Instant>,
     /// What the file says.
     kept: Option<DateTime<Utc>>,
+}
+
+impl Contact {
+    /// Whether a word that is heard `at` an instant says that as much time has passed since the last one as really has.
+    fn leads_to(&self, now: DateTime<Utc>, at: Instant) -> bool {
+        let (Some(last), Some(before)) = (self.last, self.at) else {
+            return false;
+        };
+        let passed = TimeDelta::from_std(at.saturating_duration_since(before)).ok();
+        let expected = passed.and_then(|passed| last.checked_add_signed(passed));
+        expected.is_some_and(|expected| (now - expected).abs() < GRAIN)
+    }
 }
 
 impl Floor {
@@ -44,6 +109,7 @@ impl Floor {
         Self {
             file: None,
             contact: Mutex::default(),
+            proof: Mutex::default(),
         }
     }
 
@@ -66,7 +132,12 @@ impl Floor {
         });
         Self {
             file: Some(file),
-            contact: Mutex::new(Contact { last: kept, kept }),
+            contact: Mutex::new(Contact {
+                last: kept,
+                at: None,
+                kept,
+            }),
+            proof: Mutex::default(),
         }
     }
 
@@ -79,11 +150,21 @@ impl Floor {
             .last
     }
 
-    /// The server was heard, and says that it is `now`. Its last word counts, also if it is an earlier time. That it
-    /// cannot be kept hinders nothing.
+    /// The server was heard, and says that it is `now`. Its last word counts, also if it is an earlier time; but not
+    /// one at which its own certificate is not valid, unless the time went on to there: a connection may outlive the
+    /// certificate that it began with. That it cannot be kept hinders nothing.
     pub(super) fn heard(&self, now: DateTime<Utc>) {
+        self.heard_at(now, Instant::now());
+    }
+
+    fn heard_at(&self, now: DateTime<Utc>, at: Instant) {
         let mut contact = self.contact.lock().unwrap_or_else(PoisonError::into_inner);
+        if !contact.leads_to(now, at) && self.is_contradicted(now) {
+            tracing::warn!(%now, "the server's clock is wrong: its own certificate is not valid then");
+            return;
+        }
         contact.last = Some(now);
+        contact.at = Some(at);
         let is_kept = contact.kept.is_some_and(|kept| (now - kept).abs() < GRAIN);
         let Some(file) = self.file.as_ref().filter(|_| !is_kept) else {
             return;
@@ -97,24 +178,36 @@ impl Floor {
         }
     }
 
+    /// Whether the certificates that were shown last are not valid at a time.
+    fn is_contradicted(&self, time: DateTime<Utc>) -> bool {
+        let proof = self.proof.lock().unwrap_or_else(PoisonError::into_inner);
+        proof.as_ref().is_some_and(|proof| !proof.holds_at(time))
+    }
+
+    fn prove(&self, proof: Proof) {
+        let mut known = self.proof.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = Some(proof);
+    }
+
     /// The later of a time and the floor.
     fn lift(&self, now: UnixTime) -> UnixTime {
-        let floor = self
-            .last_contact()
-            .and_then(|time| u64::try_from(time.timestamp()).ok());
-        let floor = floor.map(|seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds)));
+        let floor = self.last_contact().and_then(unix);
         floor.map_or(now, |floor| floor.max(now))
     }
 }
 
 /// Looks at a server's certificates at the floor's time if the clock shows an earlier one.
 ///
-/// If they are not valid then, the clock's own time decides, as it would without a floor: a server whose clock was once
-/// years ahead must not shut out every node that it spoke to.
+/// If they begin later than that, they are looked at when they do: a machine that was off while the server's
+/// certificate was replaced knows only that it is later than the floor. If they are not valid otherwise, the clock's
+/// own time decides, unless it is far behind: a server whose clock was once some days ahead must not shut out every
+/// node that it spoke to.
 #[derive(Debug)]
 pub(super) struct AboveFloor {
     pub(super) inner: Arc<WebPkiServerVerifier>,
     pub(super) floor: Arc<Floor>,
+    /// Whether it is the node's server whose words make the floor.
+    pub(super) is_own_server: bool,
 }
 
 impl ServerCertVerifier for AboveFloor {
@@ -136,11 +229,31 @@ impl ServerCertVerifier for AboveFloor {
             )
         };
         let lifted = self.floor.lift(now);
-        let verified = at(lifted);
-        if verified.is_ok() || lifted == now {
-            return verified;
+        let behind = lifted.as_secs().saturating_sub(now.as_secs());
+        let mut verified = at(lifted);
+        if behind > 0 {
+            // Each of them may begin later than the one before.
+            for _ in 0..=intermediates.len() {
+                let Some(begins) = verified.as_ref().err().and_then(beginning) else {
+                    break;
+                };
+                verified = at(begins);
+            }
         }
-        at(now)
+        if verified.is_err() && (1..=MOST_BEHIND).contains(&behind) {
+            verified = at(now);
+        }
+        if verified.is_ok() && self.is_own_server {
+            let intermediates = intermediates.iter().cloned();
+            let proof = Proof {
+                verifier: Arc::clone(&self.inner),
+                end_entity: end_entity.clone().into_owned(),
+                intermediates: intermediates.map(CertificateDer::into_owned).collect(),
+                name: server_name.to_owned(),
+            };
+            self.floor.prove(proof);
+        }
+        verified
     }
 
     fn verify_tls12_signature(
@@ -222,16 +335,69 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_was_once_years_ahead_is_not_shut_out_for_it() {
+    fn a_time_at_which_the_servers_own_certificate_is_not_valid_is_not_believed() {
         let floor = Arc::new(Floor::none());
-        floor.heard(time("2045-01-01T00:00:00Z"));
+        assert!(is_taken(&floor, "2026-06-01T00:00:00Z"));
+        for wrong in [
+            "2045-01-01T00:00:00Z",
+            "2025-12-31T00:00:00Z",
+            "1969-07-20T00:00:00Z",
+        ] {
+            floor.heard(time(wrong));
+            assert_eq!(floor.last_contact(), None, "{wrong}");
+        }
         assert!(is_taken(&floor, "2026-06-01T00:00:00Z"));
         assert!(!is_taken(&floor, "2001-01-01T00:00:00Z"));
 
+        floor.heard(time("2026-12-01T00:00:00Z"));
         floor.heard(time("2026-06-01T00:00:01Z"));
+        let last = floor.last_contact();
+        assert_eq!(last, Some(time("2026-06-01T00:00:01Z")), "its last word");
+        assert!(is_taken(&floor, "2001-01-01T00:00:00Z"));
+    }
+
+    #[test]
+    fn a_server_that_was_once_some_days_ahead_is_not_shut_out_for_it() {
+        let floor = Arc::new(Floor::none());
+        floor.heard(time("2027-01-10T00:00:00Z"));
+        assert!(is_taken(&floor, "2026-12-20T00:00:00Z"));
+    }
+
+    #[test]
+    fn a_clock_in_the_past_makes_no_expired_certificate_good_again() {
+        let floor = Arc::new(Floor::none());
+        floor.heard(time("2027-06-01T00:00:00Z"));
+        for clock in ["2026-06-01T00:00:00Z", "2026-12-31T00:00:00Z"] {
+            assert!(!is_taken(&floor, clock), "{clock}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_was_replaced_meanwhile_shuts_out_no_machine_with_a_dead_clock() {
+        let floor = Arc::new(Floor::none());
+        floor.heard(time("2025-12-20T00:00:00Z"));
+        assert!(is_taken(&floor, "2001-01-01T00:00:00Z"));
         assert!(
-            is_taken(&floor, "2001-01-01T00:00:00Z"),
-            "its last word counts"
+            !is_taken(&floor, "2025-12-31T00:00:00Z"),
+            "a clock that is not behind is believed"
+        );
+    }
+
+    #[test]
+    fn a_connection_may_outlive_its_certificate() {
+        let floor = Arc::new(Floor::none());
+        let begun = Instant::now();
+        let hours = |hours| begun + Duration::from_hours(hours);
+        assert!(is_taken(&floor, "2026-12-31T23:00:00Z"));
+        floor.heard_at(time("2026-12-31T23:00:00Z"), begun);
+        let later = time("2027-01-01T01:00:00Z");
+        floor.heard_at(later, hours(2));
+        assert_eq!(floor.last_contact(), Some(later));
+        floor.heard_at(time("2027-06-01T00:00:00Z"), hours(3));
+        assert_eq!(
+            floor.last_contact(),
+            Some(later),
+            "so much time did not pass"
         );
     }
 

@@ -97,7 +97,7 @@ impl Trust {
             }
             Self::System => system_roots(),
         };
-        above_floor(roots, floor).map_err(|error| setup(&error))
+        looked_at(roots, floor, true).map_err(|error| setup(&error))
     }
 }
 
@@ -119,9 +119,21 @@ pub(crate) fn above_floor(
     roots: RootCertStore,
     floor: Arc<Floor>,
 ) -> Result<Arc<dyn ServerCertVerifier>, VerifierBuilderError> {
+    looked_at(roots, floor, false)
+}
+
+fn looked_at(
+    roots: RootCertStore,
+    floor: Arc<Floor>,
+    is_own_server: bool,
+) -> Result<Arc<dyn ServerCertVerifier>, VerifierBuilderError> {
     let provider = Arc::new(ring::default_provider());
     let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
-    Ok(Arc::new(AboveFloor { inner, floor }))
+    Ok(Arc::new(AboveFloor {
+        inner,
+        floor,
+        is_own_server,
+    }))
 }
 
 /// Host and port of `https://HOST[:PORT]`. Nothing else will do: the node's credential must not travel in the clear.

@@ -177,6 +177,25 @@ pub struct ImageChange {
 }
 
 #[cfg(test)]
+impl ImageWish {
+    /// For tests: a wish for a version, whose file is the text of it.
+    pub(crate) fn sample(image_id: &str) -> Self {
+        Self {
+            os_id: "os-2".into(),
+            name: format!("Demo {image_id}"),
+            profile_name: "demo".into(),
+            image_id: image_id.into(),
+            architecture: "x86_64".into(),
+            url: format!("https://images.example/demo-{image_id}.raw.zst"),
+            sha256: Sha256::of(image_id.as_bytes()),
+            signatures: Vec::new(),
+            rules: ImageRules::default(),
+            again: false,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -185,16 +204,8 @@ mod tests {
 
     fn wish() -> ImageWish {
         ImageWish {
-            os_id: "os-1".into(),
-            name: "Demo 1.1".into(),
-            profile_name: "demo".into(),
-            image_id: "1.1".into(),
-            architecture: "x86_64".into(),
-            url: "https://images.example/demo-1.1.raw.zst".into(),
             sha256: Sha256::of(b""),
-            signatures: Vec::new(),
-            rules: ImageRules::default(),
-            again: false,
+            ..ImageWish::sample("1.1")
         }
     }
 
@@ -228,7 +239,7 @@ mod tests {
     #[test]
     fn a_wish_of_an_agent_that_noted_less_is_understood() {
         let earlier = format!(
-            r#"{{"os_id":"os-1","name":"Demo 1.1","profile_name":"demo","image_id":"1.1",
+            r#"{{"os_id":"os-2","name":"Demo 1.1","profile_name":"demo","image_id":"1.1",
             "architecture":"x86_64","url":"https://images.example/demo-1.1.raw.zst","sha256":"{EMPTY}"}}"#
         );
         assert_eq!(serde_json::from_str::<ImageWish>(&earlier).unwrap(), wish());

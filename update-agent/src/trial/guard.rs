@@ -54,7 +54,7 @@ pub async fn guard(place: &Place, deadline: Duration, reset: &dyn Reset) -> Guar
         }
         if before + began.elapsed() >= deadline.saturating_add(GRACE) {
             tracing::error!("the trial did not end in time; resetting");
-            reset.now();
+            reset.now().await;
             return Guarded::Reset;
         }
         sleep(BEAT).await;

@@ -46,12 +46,16 @@ impl<'a> Health<'a> {
         }
     }
 
-    /// What is wrong, if anything is.
-    pub async fn ask(&mut self) -> Result<(), String> {
+    /// Whether the image must reach the server.
+    pub fn demands_server(&self) -> bool {
+        self.parts.health.server && self.parts.server
+    }
+
+    /// What is wrong with the image itself, if anything is.
+    pub async fn of_itself(&self) -> Result<(), String> {
         self.units().await?;
         let TrialParts { place, runner, .. } = self.parts;
-        CHECKS.ask(place, runner.as_ref(), CHECK_DEADLINE).await?;
-        self.server().await
+        CHECKS.ask(place, runner.as_ref(), CHECK_DEADLINE).await
     }
 
     async fn units(&self) -> Result<(), String> {
@@ -80,9 +84,10 @@ impl<'a> Health<'a> {
         Ok(())
     }
 
-    /// A poll whose answer is not used: what the server wants is for the agent to hear when the trial is over.
-    async fn server(&mut self) -> Result<(), String> {
-        if !(self.parts.health.server && self.parts.server) {
+    /// Why the server is not reached, if it must be. A poll whose answer is not used: what the server wants is for the
+    /// agent to hear when the trial is over.
+    pub async fn of_server(&mut self) -> Result<(), String> {
+        if !self.demands_server() {
             return Ok(());
         }
         let is_fresh = |at: Instant| at.elapsed() < SERVER_EVERY;

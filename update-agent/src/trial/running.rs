@@ -99,6 +99,6 @@ pub(super) async fn leave(parts: &TrialParts, slot: Slot, seen: &Seen) -> Result
         // The loader counts what is left: this ends on the old image after as many boots as an image has tries.
         tracing::error!(%failure, "its entry cannot be removed");
     }
-    parts.reset.now();
+    parts.reset.now().await;
     Ok(Over::FellBack { why })
 }

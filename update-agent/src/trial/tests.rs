@@ -216,7 +216,10 @@ async fn a_bad_image_is_not_reset_for_ever_where_nobody_counts() {
 async fn what_was_counted_and_is_not_known_to_be_on_trial_is_not_taken_for_settled() {
     let machine = Machine::armed().await;
     let seen = BootControl::look(&machine).await.unwrap();
-    machine.record().step(Slot::B, &Event::Drop, &seen).unwrap();
+    machine
+        .record()
+        .step(Slot::B, &Event::NotTried, &seen)
+        .unwrap();
     machine.boot();
     let over = machine.run().await.unwrap().unwrap();
     assert!(matches!(over, Over::FellBack { .. }), "{over:?}");

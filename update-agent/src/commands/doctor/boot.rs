@@ -162,6 +162,7 @@ mod tests {
             what: what("1.1"),
             boots: Vec::new(),
             passed: false,
+            doubt: None,
         };
         assert_eq!(of_slots(&slots, &seen).outcome, Outcome::Doubtful);
         seen.booted = None;

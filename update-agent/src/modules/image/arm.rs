@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use tokio::time::{Instant, sleep};
 
 use super::plan::{Step, is_written};
-use super::slots::{Entry, Event, Seen, Slot, SlotState, Slots, What};
+use super::slots::{Doubt, Entry, Event, Seen, Slot, SlotState, Slots, What};
 use super::{Baseline, Image, ImageParts};
 use crate::hooks::Moment;
 use crate::model::{Failure, FailureKind};
@@ -29,6 +29,8 @@ pub enum Standing {
     OnTrial,
     /// It runs and stays.
     Runs,
+    /// It was tried and left, and nobody can say that it does not do.
+    Undecided(Doubt),
     /// It was tried and left.
     Failed {
         /// Why.
@@ -73,6 +75,12 @@ impl Standing {
                 }
             }
             SlotState::Bad { what, why, log } if is_own(what) => Self::failed(why, log),
+            // It comes to be written once its entry is gone, which could not be removed yet.
+            SlotState::Trial {
+                what,
+                doubt: Some(doubt),
+                ..
+            } if is_own(what) => Self::Undecided(doubt.clone()),
             // An image that is ordered again stays among the bad ones until it is committed: what is known of it there
             // is how it failed before. If it fails once more, its slot says so.
             other => match slots.known_bad(&step.wish.sha256) {
@@ -82,6 +90,17 @@ impl Standing {
                     other.words()
                 )),
             },
+        }
+    }
+
+    /// The same, with what became of an attempt before which its image had been left undecided `before` times: one that
+    /// was so again lies in its slot as if it had not been tried.
+    fn since(self, before: u8, step: &Step, slots: &Slots) -> Self {
+        match slots.undecided(&step.wish.sha256) {
+            Some(undecided) if undecided.times > before && matches!(self, Self::Ready(_)) => {
+                Self::Undecided(undecided.doubt.clone())
+            }
+            _ => self,
         }
     }
 
@@ -106,6 +125,14 @@ impl Standing {
             Self::OnTrial => {
                 let reason = format!("the image {id} runs, and it is not decided whether it stays");
                 Some((verify(reason), false))
+            }
+            Self::Undecided(Doubt { why, log }) => {
+                let reason = format!(
+                    "the image {id} was tried and left, and may be tried again, for nothing but the server was missing: \
+                     {why}"
+                );
+                let failure = Failure::with_log(FailureKind::Verify, reason, log);
+                Some((failure, true))
             }
             Self::Failed { why, log } => {
                 let reason = format!("the image {id} was tried and left: {why}");
@@ -203,7 +230,9 @@ impl Image {
             return Ok(Verdict::default());
         };
         let seen = self.parts.boot.look().await?;
-        let mut standing = Standing::of(step, &self.parts.slots.get(), &seen);
+        let slots = self.parts.slots.get();
+        let mut standing =
+            Standing::of(step, &slots, &seen).since(baseline.undecided, step, &slots);
         if let (Standing::Failed { log, .. }, Some(since)) = (&mut standing, baseline.at)
             && log.is_empty()
         {

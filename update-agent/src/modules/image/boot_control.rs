@@ -20,23 +20,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
 use self::efi::Efi;
 use self::mounts::Mount;
 use self::sdboot::SystemdBoot;
 use self::tool::Tool;
-use super::device::Device;
+use super::device::{Device, read_back};
 use super::slots::{Raw, Seen, Slot, What};
 use super::spool::Spooled;
 use crate::config::ImageConfig;
-use crate::model::{Failure, FailureKind};
+use crate::model::{Failure, FailureKind, ImageWish};
 use crate::os::{self, OsRelease};
 use crate::place::Place;
 use crate::runner::Runner;
 
 /// Where an ESP is mounted, unless it is configured; the first that has systemd-boot is taken.
 const ESPS: [&str; 3] = ["/efi", "/boot/efi", "/boot"];
+
+/// How often is looked for an ESP that is not there.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// A way to start one slot or the other.
 #[async_trait::async_trait]
@@ -54,6 +58,11 @@ pub trait BootControl: Send + Sync {
 
     /// What stands against a trial, each as a sentence that says what to do. Empty: a slot may be armed.
     async fn faults(&self) -> Vec<String>;
+
+    /// Why an image cannot be written here, as far as its wish tells.
+    fn refuses(&self, _wish: &ImageWish) -> Option<Failure> {
+        None
+    }
 
     /// How many bytes an image may have, unpacked. Fails if there is no room for its kernel.
     async fn room(&self, slot: Slot) -> Result<u64, Failure>;
@@ -98,14 +107,12 @@ pub fn find(
     if let Some(tool) = &config.tool {
         return Some(Arc::new(Tool::new(system, runner, tool, config)));
     }
-    let esp = match &config.esp {
-        Some(esp) => esp.clone(),
-        None => esp(&system)?,
-    };
-    if !has_systemd_boot(&system.inside(&esp)) {
-        tracing::warn!(esp = %esp.display(), "the configured ESP has no systemd-boot");
+    let Some(esp) = usable_esp(&system, config.esp.as_deref()) else {
+        if let Some(esp) = &config.esp {
+            tracing::warn!(esp = %esp.display(), "the configured ESP has no systemd-boot");
+        }
         return None;
-    }
+    };
     for slot in [Slot::A, Slot::B] {
         if let Err(failure) = Device::find(slot.label(), &system.sys) {
             tracing::info!(%failure, "there is no second slot: this system is not updated by images");
@@ -113,6 +120,39 @@ pub fn find(
         }
     }
     Some(Arc::new(SystemdBoot::new(system, runner, esp, config)))
+}
+
+/// Whether the disk has a partition for each slot. Where no boot control is found all the same, the ESP may only not be
+/// mounted yet.
+pub fn has_slots(place: &Place) -> bool {
+    let sys = place.inside("/sys");
+    let mut slots = Slot::ALL.into_iter();
+    slots.all(|slot| Device::find(slot.label(), &sys).is_ok())
+}
+
+/// Waits until there is an ESP with systemd-boot where one is looked for, for ever if none comes. Where its disk hangs,
+/// nothing else does.
+pub fn has_come(place: &Place, config: &ImageConfig) -> impl Future<Output = ()> + Send + use<> {
+    let (system, configured) = (System::of(place), config.esp.clone());
+    async move {
+        loop {
+            let (system, configured) = (system.clone(), configured.clone());
+            let look = move || usable_esp(&system, configured.as_deref()).is_some();
+            if tokio::task::spawn_blocking(look).await.unwrap_or_default() {
+                return;
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+}
+
+/// The ESP to use: the configured one, else the first that is found. None if it has no systemd-boot.
+fn usable_esp(system: &System, configured: Option<&Path>) -> Option<PathBuf> {
+    let esp = match configured {
+        Some(esp) => esp.to_owned(),
+        None => esp(system)?,
+    };
+    has_systemd_boot(&system.inside(&esp)).then_some(esp)
 }
 
 /// The first mount with systemd-boot.
@@ -210,6 +250,19 @@ impl System {
 /// Boot control could not do what it should.
 fn failed(reason: impl Into<String>) -> Failure {
     Failure::new(FailureKind::Apply, reason)
+}
+
+/// Reads a slot from its device, beside no other work, and compares it with what was written. Who does not wait for the
+/// answer does not need it.
+async fn read_again(alone: OwnedMutexGuard<()>, device: PathBuf, raw: Raw) -> Result<(), Failure> {
+    let stop = CancellationToken::new();
+    let inner = stop.clone();
+    let _stops = stop.drop_guard();
+    blocking(move || {
+        let _alone = alone;
+        read_back(&device, &raw, &inner)
+    })
+    .await
 }
 
 /// Does work that blocks where it may. The work goes on if nobody waits for it any longer.

@@ -135,6 +135,8 @@ impl fmt::Debug for Image {
 pub struct Baseline {
     /// When it was noted, by the node's clock.
     pub at: Option<DateTime<Utc>>,
+    /// How often the image had been left undecided.
+    pub undecided: u8,
 }
 
 impl Image {
@@ -290,6 +292,7 @@ impl Module for Image {
             _ => None,
         };
         Ok(Observed {
+            refused: boot.refuses(wanted),
             faults: boot.faults().await,
             machine: self.parts.machine.clone(),
             slots,
@@ -378,9 +381,13 @@ impl Module for Image {
         Ok(Ready::Yes)
     }
 
-    fn note(&self, _steps: &[Step]) -> impl Future<Output = Result<Baseline, Failure>> + Send {
-        let at = Some(self.parts.clock.now());
-        ready(Ok(Baseline { at }))
+    fn note(&self, steps: &[Step]) -> impl Future<Output = Result<Baseline, Failure>> + Send {
+        let slots = self.parts.slots.get();
+        let before = |step: &Step| Some(slots.undecided(&step.wish.sha256)?.times);
+        ready(Ok(Baseline {
+            at: Some(self.parts.clock.now()),
+            undecided: steps.first().and_then(before).unwrap_or_default(),
+        }))
     }
 
     /// The trial, if it could not be seen through: what it decides is not for an attempt to say.

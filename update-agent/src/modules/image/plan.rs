@@ -55,6 +55,8 @@ pub struct Observed {
     pub machine: String,
     /// Why nobody vouches for the image; none if somebody does, or if the machine's owner does not ask for it.
     pub unsigned: Option<Failure>,
+    /// Why it cannot be written here; none if it can, as far as is known.
+    pub refused: Option<Failure>,
     /// What stands against a trial.
     pub faults: Vec<String>,
     /// How many bytes the file has; `None` if that cannot be learnt before it is fetched.
@@ -142,7 +144,8 @@ fn fits(wish: &ImageWish, observed: &Observed) -> Result<(), Failure> {
         );
         return Err(Failure::new(FailureKind::Unsupported, reason));
     }
-    observed.unsigned.clone().map_or(Ok(()), Err)
+    let failure = observed.refused.as_ref().or(observed.unsigned.as_ref());
+    failure.cloned().map_or(Ok(()), Err)
 }
 
 /// Whether what runs is there to stay, so that there is something to come back to.

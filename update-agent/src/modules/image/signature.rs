@@ -3,20 +3,18 @@
 //! Signed is not the file but a [`statement`] that names what it is, so that nobody can serve an old image under a new
 //! name. The signatures are ECDSA with P-256 and SHA-256, in ASN.1, as `openssl dgst -sha256 -sign` makes them.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::pki_types::pem::PemObject as _;
 
 use crate::model::{Failure, FailureKind, ImageWish, Sha256};
-use crate::owner::only_root_writes;
+use crate::owner::{only_root_writes, only_root_writes_in, read_trusted};
 
 /// A longer file holds more than a key.
 const MOST_BYTES: u64 = 16 << 10;
@@ -75,8 +73,7 @@ impl Keys {
         only_root_writes(&found).map_err(refuse)?;
         // Who may write above it could put another folder in its place.
         let above = folder.parent().unwrap_or(Path::new("/"));
-        only_root_writes(&fs::metadata(above).map_err(unreadable)?)
-            .map_err(|why| refuse(format!("{}: {why}", above.display())))?;
+        only_root_writes_in(above).map_err(|why| refuse(format!("{}: {why}", above.display())))?;
         for entry in fs::read_dir(folder).map_err(unreadable)? {
             let path = entry.map_err(unreadable)?.path();
             // What has another name is a copy that an editor or dpkg left, or text for people.
@@ -165,26 +162,10 @@ pub fn statement(wish: &ImageWish) -> String {
     )
 }
 
-/// The key in a file. The file that was looked at is the one that is read.
+/// The key in a file.
 fn read(path: &Path) -> Result<Key, String> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match rustix::fs::open(path, flags, Mode::empty()) {
-        Ok(file) => File::from(file),
-        Err(Errno::LOOP) => return Err("it is a symbolic link".to_owned()),
-        Err(error) => return Err(io::Error::from(error).to_string()),
-    };
-    let said = |error: io::Error| error.to_string();
-    let found = file.metadata().map_err(said)?;
-    if !found.is_file() {
-        return Err("it is no file".to_owned());
-    }
-    only_root_writes(&found)?;
-    if found.len() > MOST_BYTES {
-        return Err(format!("it is longer than {MOST_BYTES} bytes"));
-    }
-    let mut text = Vec::new();
-    file.take(MOST_BYTES).read_to_end(&mut text).map_err(said)?;
-    key(&text)
+    let text = read_trusted(path, MOST_BYTES)?;
+    key(&text.ok_or("it is not there any more")?)
 }
 
 /// The only key of a PEM text.

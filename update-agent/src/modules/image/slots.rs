@@ -20,6 +20,7 @@
 //! | **W10** | the counter is taken from the entry | second point of no return, only after health |
 //! | W11 | record: [`Event::Committed`] | |
 //! | U1 | record: [`Event::Failed`] | reason first |
+//! | U1 | or record: [`Event::Undecided`], if only the server was missing | on trial still: a cut here brands nothing |
 //! | U2, U3 | its boot entry is removed; reset | does not rely on the loader's counting |
 //!
 //! What holds whatever happens is tried in `tests/model.rs`, over all interleavings.
@@ -35,7 +36,7 @@ use crate::model::{Failure, FailureKind};
 
 pub use self::file::SlotFile;
 pub use self::reconcile::{Mend, reconcile};
-pub use self::record::{BadImage, Raw, Slot, SlotState, Slots, What};
+pub use self::record::{BadImage, Doubt, Raw, Slot, SlotState, Slots, Undecided, What};
 pub use self::table::{step, trouble};
 
 /// Something that happens to a slot.
@@ -63,6 +64,15 @@ pub enum Event {
     Passed,
     /// Its boot entry has no counter any more (W11).
     Committed,
+    /// It runs, and everything that is its own was well until the deadline. Only the server could not be reached, which
+    /// may be the server's fault. Said by the image on trial (U1); what runs instead takes it for written. Of an image
+    /// that ended so too often it is a failure.
+    Undecided {
+        /// For a person.
+        why: String,
+        /// The last lines of its log.
+        log: String,
+    },
     /// It does not do. Said by the image on trial itself (U1), or later by who knows more about it.
     Failed {
         /// For a person.
@@ -75,10 +85,8 @@ pub enum Event {
         /// For a person.
         why: String,
     },
-    /// It was armed, and nothing ever booted it. Its boot entry is gone.
+    /// It was armed, and nothing ever booted it, or it is not to be booted any more. Its boot entry is gone.
     NotTried,
-    /// It is not wanted any more. If it was armed, its boot entry is gone.
-    Drop,
 }
 
 /// The boot entry of a slot, as it was found.

@@ -98,6 +98,98 @@ async fn the_server_must_be_reached_if_the_old_image_had_reached_it() {
     assert!(why.contains("the server cannot be reached"), "{why}");
 }
 
+/// How the image in slot b stands after one more trial in which no server answers.
+async fn without_a_server(machine: &Machine) -> SlotState {
+    machine.with(|world| world.broken = vec!["poll"]);
+    machine.boot();
+    let over = machine.run().await.expect("power").expect("an end");
+    assert!(matches!(over, Over::FellBack { .. }), "{over:?}");
+    machine.rest().await;
+    rests_on_old(machine);
+    state_of_b(machine)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_away_for_the_whole_trial_brands_no_image_until_the_third_time() {
+    let machine = Machine::armed().await;
+    for times in 1..=2 {
+        let b = without_a_server(&machine).await;
+        let SlotState::Written(what) = b else {
+            panic!("{b:?}")
+        };
+        let slots = machine.record().get();
+        assert!(slots.bad.is_empty(), "{slots:?}");
+        let undecided = slots.undecided(&what.file).unwrap();
+        assert_eq!(undecided.times, times);
+        let why = &undecided.doubt.why;
+        assert!(why.contains("the server cannot be reached"), "{why}");
+        assert_eq!(undecided.doubt.log, "the last words\n");
+        machine.arm_again().await;
+    }
+    let b = without_a_server(&machine).await;
+    assert!(matches!(b, SlotState::Bad { .. }), "{b:?}");
+    assert_eq!(machine.record().get().bad.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_was_left_for_want_of_a_server_is_kept_when_the_server_is_back() {
+    let machine = Machine::armed().await;
+    without_a_server(&machine).await;
+    machine.with(|world| world.broken.clear());
+    machine.arm_again().await;
+    machine.boot();
+    let over = machine.run().await.unwrap().unwrap();
+    assert!(matches!(over, Over::Committed { .. }), "{over:?}");
+    rests_on_new(&machine);
+    assert!(machine.record().get().undecided.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sick_image_is_a_bad_one_whether_the_server_is_away_or_not() {
+    let machine = Machine::armed().await;
+    // Shortly before the deadline the unit is not active: it was not well for as long as it must be.
+    machine.with(|world| (world.broken, world.falters_at) = (vec!["poll"], Some(26)));
+    machine.boot();
+    machine.run().await.unwrap().unwrap();
+    machine.rest().await;
+    rests_on_old(&machine);
+    let b = state_of_b(&machine);
+    assert!(matches!(b, SlotState::Bad { .. }), "{b:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_behind_any_write_of_an_undecided_trial_leads_to_the_old_image() {
+    for cut in [Cut::Before("withdraw"), Cut::After("withdraw")] {
+        let machine = Machine::armed().await;
+        machine.with(|world| (world.broken, world.cut) = (vec!["poll"], Some(cut)));
+        machine.boot();
+        assert!(machine.run().await.is_none(), "no cut at {cut:?}");
+        machine.rest().await;
+        rests_on_old(&machine);
+        let b = state_of_b(&machine);
+        assert!(matches!(b, SlotState::Written(_)), "{cut:?}: {b:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_was_ended_before_the_reset_goes_on_with_an_undecided_trial() {
+    let machine = Machine::armed().await;
+    machine.with(|world| {
+        (world.broken, world.cut) = (vec!["poll"], Some(Cut::Before("withdraw")));
+    });
+    machine.boot();
+    assert!(machine.run().await.is_none());
+    // The agent alone ended, and the deadline is over.
+    machine.up_for(70);
+    let polls = machine.count("poll");
+    let over = machine.run().await.unwrap().unwrap();
+    assert!(matches!(over, Over::FellBack { .. }), "{over:?}");
+    assert_eq!(machine.count("poll"), polls, "it is not asked again");
+    machine.rest().await;
+    let b = state_of_b(&machine);
+    assert!(matches!(b, SlotState::Written(_)), "{b:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_that_answers_was_reached_whatever_it_says_and_is_not_asked_at_each_beat() {
     let answers: [fn() -> LinkError; 4] = [

@@ -118,11 +118,23 @@ impl Machine {
         for event in [begin, Event::Wrote(raw), Event::Arm { again: false }] {
             record.step(Slot::B, &event, &seen).expect("a step");
         }
-        machine.with(|world| {
+        machine.give_entry();
+        machine
+    }
+
+    /// What lies in slot B is tried once more.
+    pub async fn arm_again(&self) {
+        let seen = BootControl::look(self).await.expect("a look");
+        let arm = Event::Arm { again: false };
+        self.record().step(Slot::B, &arm, &seen).expect("a step");
+        self.give_entry();
+    }
+
+    fn give_entry(&self) {
+        self.with(|world| {
             world.b = Entry::Counted { left: 3, done: 0 };
             world.asked.clear();
         });
-        machine
     }
 
     pub fn with<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
@@ -422,8 +434,9 @@ impl Link for Machine {
     }
 }
 
+#[async_trait::async_trait]
 impl Reset for Machine {
-    fn now(&self) {
+    async fn now(&self) {
         self.with(|world| world.asked.push("reset"));
     }
 }

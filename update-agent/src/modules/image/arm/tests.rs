@@ -1,23 +1,15 @@
 use chrono::DateTime;
 
-use super::super::slots::{BadImage, Raw};
+use super::super::slots::{BadImage, Raw, Undecided};
 use super::*;
-use crate::model::{ImageRules, ImageWish, Sha256};
+use crate::model::{ImageWish, Sha256};
 
 fn step(again: bool) -> Step {
     Step {
         slot: Slot::B,
         wish: ImageWish {
-            os_id: "os-2".into(),
-            name: "Demo 1.1".into(),
-            profile_name: "demo".into(),
-            image_id: "1.1".into(),
-            architecture: "x86_64".into(),
-            url: "https://images.example/demo-1.1.raw.zst".into(),
-            sha256: Sha256::of(b"1.1"),
-            signatures: Vec::new(),
-            rules: ImageRules::default(),
             again,
+            ..ImageWish::sample("1.1")
         },
         room: None,
     }
@@ -54,6 +46,7 @@ fn standing(again: bool, state: SlotState, entry: Entry) -> Standing {
             why: "it hung".into(),
             at: DateTime::UNIX_EPOCH,
         }],
+        undecided: Vec::new(),
         sequence: 7,
     };
     let seen = Seen {
@@ -89,6 +82,38 @@ fn an_earlier_failure_is_not_told_of_an_image_that_was_ordered_again() {
         let by_itself = standing(false, state, Entry::Absent);
         assert_eq!(by_itself, Standing::failed("it hung", ""));
     }
+}
+
+#[test]
+fn a_trial_that_was_left_undecided_is_told_by_the_attempt_that_made_it_alone() {
+    let doubt = Doubt {
+        why: "the server cannot be reached".into(),
+        log: "no route\n".into(),
+    };
+    let undecided = Undecided {
+        file: Sha256::of(b"1.1"),
+        times: 2,
+        doubt: doubt.clone(),
+    };
+    let slots = Slots {
+        undecided: vec![undecided],
+        ..Slots::default()
+    };
+    let step = step(false);
+    let ready = || Standing::Ready(what("1.1"));
+    assert_eq!(ready().since(2, &step, &slots), ready(), "of another one");
+    let told = ready().since(1, &step, &slots);
+    assert_eq!(told, Standing::Undecided(doubt));
+    let (failure, is_final) = told.problem(&step).expect("it does not run");
+    assert!(is_final);
+    assert!(
+        failure.reason.ends_with(": the server cannot be reached"),
+        "{failure}"
+    );
+    assert_eq!(failure.log, "no route\n");
+    // What else became of it says more.
+    let worse = Standing::failed("it panicked", "");
+    assert_eq!(worse.clone().since(1, &step, &slots), worse);
 }
 
 #[test]

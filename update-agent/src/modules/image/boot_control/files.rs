@@ -139,6 +139,23 @@ pub fn raw(path: &Path) -> Result<Raw, Failure> {
     pour(&mut file, None).map_err(cannot)
 }
 
+/// Whether a file holds what another one does, past what the cache remembers of it; not if it cannot be read. The other
+/// one is read from its beginning, and is there again.
+pub fn is_copy(of: &mut File, path: &Path) -> Result<bool, Failure> {
+    if !path.is_file() {
+        return Ok(false);
+    }
+    let cannot = |error: io::Error| {
+        storage(format!(
+            "cannot read what {} is compared with: {error}",
+            path.display()
+        ))
+    };
+    let wanted = pour(of, None).map_err(cannot)?;
+    of.rewind().map_err(cannot)?;
+    Ok(raw(path).is_ok_and(|found| found == wanted))
+}
+
 /// Reads to the end, writes what it reads, and says what that was.
 fn pour(from: &mut File, mut to: Option<&mut File>) -> io::Result<Raw> {
     let mut hash = sha2::Sha256::new();

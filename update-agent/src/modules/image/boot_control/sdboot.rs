@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use super::files::broken;
-use super::{BootControl, System, blocking, checks, mounts};
+use super::{BootControl, System, blocking, checks, mounts, read_again};
 use crate::config::ImageConfig;
 use crate::durable;
 use crate::model::{Failure, FailureKind};
@@ -185,16 +185,7 @@ impl BootControl for SystemdBoot {
     async fn reread(&self, slot: Slot, raw: &Raw) -> Result<(), Failure> {
         let alone = self.alone().await;
         let device = self.esp.device(slot)?;
-        let raw = *raw;
-        let stop = CancellationToken::new();
-        let inner = stop.clone();
-        // Who does not wait for the answer does not need it.
-        let _stops = stop.drop_guard();
-        blocking(move || {
-            let _alone = alone;
-            read_back(&device, &raw, &inner)
-        })
-        .await
+        read_again(alone, device, *raw).await
     }
 
     async fn kernel(&self, slot: Slot, what: &What) -> Result<(), Failure> {

@@ -1,9 +1,15 @@
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
 
 use super::fake::{MOUNTS, Machine};
-use super::find;
+use super::{find, has_come, has_slots};
 use crate::hooks::fake::Fake;
+
+/// Where the kernel tells of mounts, below the root.
+const MOUNTINFO: &str = "proc/self/mountinfo";
 
 fn found(machine: &Machine) -> Option<&'static str> {
     let runner = Arc::new(Fake::default());
@@ -53,6 +59,31 @@ fn a_system_that_lacks_a_part_of_it_is_not_updated_by_images() {
         lack(&machine);
         assert_eq!(found(&machine), None, "{number}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_esp_that_is_mounted_late_is_waited_for() {
+    let machine = Machine::new();
+    machine.write(MOUNTINFO, MOUNTS.replace(" /efi ", " /mnt "));
+    assert_eq!(found(&machine), None);
+    assert!(has_slots(&machine.place));
+    let coming = has_come(&machine.place, &machine.config);
+    let mounting = async {
+        sleep(Duration::from_mins(5)).await;
+        machine.write(MOUNTINFO, MOUNTS);
+        Instant::now()
+    };
+    let (come, mounted) = tokio::join!(timeout(Duration::from_hours(1), coming), mounting);
+    come.expect("it is never looked for again");
+    assert!(mounted.elapsed() < Duration::from_mins(1));
+    assert_eq!(found(&machine), Some("systemd-boot"));
+}
+
+#[test]
+fn without_a_partition_for_each_slot_no_esp_is_waited_for() {
+    let machine = Machine::new();
+    fs::remove_dir_all(machine.path("sys/class/block/vda3")).unwrap();
+    assert!(!has_slots(&machine.place));
 }
 
 #[test]

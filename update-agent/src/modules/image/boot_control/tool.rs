@@ -10,7 +10,7 @@
 //! | it goes on when nobody waits for it any longer | it holds a lock ([`calls`]); while it does, nothing is begun |
 //! | a slot is started once and nothing counts | `panic=` and a watchdog are required |
 //! | nothing tells afterwards that it was to be started | that is noted before `-a`, until it is taken back or kept |
-//! | letters of paths, `.zst`, room | refused before it is called |
+//! | letters of paths, `.zst`, room | refused before it is called, and at the plan as far as that can be told |
 //! | `--dev`, `-r` | never used |
 
 mod calls;
@@ -34,11 +34,11 @@ use self::note::{Mark, Note};
 use self::told::Told;
 use super::files::{self, broken};
 use super::mounts::{self, Partition};
-use super::{BootControl, System, blocking, checks, failed};
+use super::{BootControl, System, blocking, checks, failed, read_again};
 use crate::config::ImageConfig;
 use crate::durable;
-use crate::model::{Failure, FailureKind};
-use crate::modules::image::device::{read_back, storage};
+use crate::model::{Failure, FailureKind, ImageWish};
+use crate::modules::image::device::storage;
 use crate::modules::image::slots::{Entry, Raw, Seen, Slot, What};
 use crate::modules::image::spool::Spooled;
 use crate::modules::image::uki;
@@ -308,6 +308,13 @@ impl BootControl for Tool {
         faults
     }
 
+    /// What the file really is, its first bytes tell when it is there. A name that says so saves a download.
+    fn refuses(&self, wish: &ImageWish) -> Option<Failure> {
+        let path = wish.url.split(['?', '#']).next().unwrap_or_default();
+        let ending = Path::new(path).extension()?;
+        ending.eq_ignore_ascii_case("zst").then(link::no_zstd)
+    }
+
     async fn room(&self, _slot: Slot) -> Result<u64, Failure> {
         let folder = self.system.place.inside(UNPACKS);
         let there = folder.ancestors().find(|folder| folder.is_dir());
@@ -395,16 +402,7 @@ impl BootControl for Tool {
     async fn reread(&self, slot: Slot, raw: &Raw) -> Result<(), Failure> {
         let alone = self.alone().await;
         let device = self.device(slot)?;
-        let raw = *raw;
-        let stop = CancellationToken::new();
-        let inner = stop.clone();
-        // Who does not wait for the answer does not need it.
-        let _stops = stop.drop_guard();
-        blocking(move || {
-            let _alone = alone;
-            read_back(&device, &raw, &inner)
-        })
-        .await
+        read_again(alone, device, *raw).await
     }
 
     async fn kernel(&self, slot: Slot, what: &What) -> Result<(), Failure> {

@@ -2,21 +2,9 @@ use chrono::DateTime;
 
 use super::super::slots::{BadImage, Entry, Raw, What};
 use super::*;
-use crate::model::ImageRules;
 
 fn wish() -> ImageWish {
-    ImageWish {
-        os_id: "os-2".into(),
-        name: "Demo 1.1".into(),
-        profile_name: "demo".into(),
-        image_id: "1.1".into(),
-        architecture: "x86_64".into(),
-        url: "https://images.example/demo-1.1.raw.zst".into(),
-        sha256: Sha256::of(b"1.1"),
-        signatures: Vec::new(),
-        rules: ImageRules::default(),
-        again: false,
-    }
+    ImageWish::sample("1.1")
 }
 
 fn what(image_id: &str) -> What {
@@ -52,6 +40,7 @@ fn node() -> Observed {
             b: SlotState::Empty,
             last_good: Some(Slot::A),
             bad: Vec::new(),
+            undecided: Vec::new(),
             sequence: 7,
         },
         seen: Seen {
@@ -64,6 +53,7 @@ fn node() -> Observed {
         },
         machine: "x86_64".into(),
         unsigned: None,
+        refused: None,
         faults: Vec::new(),
         size: Some(30),
         room: Some(Ok(100)),
@@ -164,6 +154,13 @@ const TABLE: &[Row] = &[
         },
         "Signature: nobody signed it",
     ),
+    // It could not be written when it was fetched.
+    (
+        |node, _| {
+            node.refused = Some(Failure::new(FailureKind::Unsupported, "no zstd"));
+        },
+        "Unsupported: no zstd",
+    ),
     // What failed here stays out until a person orders it.
     (
         |node, _| node.slots.bad.push(bad("1.1")),
@@ -190,6 +187,7 @@ const TABLE: &[Row] = &[
                 what: what("1.0"),
                 boots: Vec::new(),
                 passed: false,
+                doubt: None,
             };
         },
         "Plan: what runs in root-a is on trial: until that is decided no other image is tried",

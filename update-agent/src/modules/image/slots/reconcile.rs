@@ -1,10 +1,10 @@
 //! What the record says against what the boot loader knows: at each start, and after each mend.
 //!
 //! The record follows the boot entries where it comes to trust a slot more, and goes ahead of them where it trusts it
-//! less. So an armed slot is taken for untried, and a healthy one that was never blessed for written, only once its
-//! entry is gone: were it the other way round, a power cut in between would leave an entry that boots what the record
-//! calls untried, and nobody would know it for a trial. A slot that fell back is called bad first and loses its entry
-//! then.
+//! less. So an armed slot is taken for untried, and one that was healthy and never blessed, or left undecided, for
+//! written, only once its entry is gone: were it the other way round, a power cut in between would leave an entry that
+//! boots what the record calls untried, and nobody would know it for a trial. A slot that fell back is called bad first
+//! and loses its entry then.
 
 use chrono::{DateTime, Utc};
 
@@ -97,7 +97,10 @@ impl Reconciling<'_> {
                         .withdraw(other, running)
                 }
             },
-            SlotState::Trial { passed: true, .. } if *entry != Entry::Absent => {
+            // It comes to be written once its entry is gone.
+            SlotState::Trial { passed, doubt, .. }
+                if (*passed || doubt.is_some()) && *entry != Entry::Absent =>
+            {
                 self.withdraw(other, running)
             }
             SlotState::Trial { boots, .. } => {

@@ -13,6 +13,9 @@ const FORMAT: u32 = 1;
 /// So many bad images are remembered; the oldest are forgotten first.
 const MOST_BAD: usize = 256;
 
+/// So many undecided images are remembered; the oldest are forgotten first.
+const MOST_DOUBTED: usize = 16;
+
 /// The most bytes that are remembered of why an image is bad.
 const MOST_WHY: usize = 512;
 
@@ -105,6 +108,9 @@ pub enum SlotState {
         boots: Vec<String>,
         /// Whether it was found healthy. Then only its boot entry is missing.
         passed: bool,
+        /// Why it was left without a word against it, if it was in the last of these boots.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        doubt: Option<Doubt>,
     },
     /// It proved itself.
     Good(What),
@@ -158,6 +164,28 @@ impl SlotState {
     }
 }
 
+/// Why it could not be decided whether an image does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Doubt {
+    /// For a person.
+    pub why: String,
+    /// The last lines of its log.
+    pub log: String,
+}
+
+/// An image that was tried and left, and of which nobody can say that it does not do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Undecided {
+    /// Of its file.
+    pub file: Sha256,
+    /// How many of its trials ended so.
+    pub times: u8,
+    /// The last time. Only of the image that was left last the log is kept.
+    pub doubt: Doubt,
+}
+
 /// An image that failed on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -184,6 +212,9 @@ pub struct Slots {
     pub last_good: Option<Slot>,
     /// Images that are not tried again by themselves, in the order in which they failed.
     pub bad: Vec<BadImage>,
+    /// Images that were left undecided and neither failed nor proved themselves since, the last one last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub undecided: Vec<Undecided>,
     /// The number of the last boot entry that was made.
     pub sequence: u32,
 }
@@ -200,6 +231,13 @@ impl Slots {
     /// What is remembered of an image that failed here.
     pub fn known_bad(&self, file: &Sha256) -> Option<&BadImage> {
         self.bad.iter().find(|bad| bad.file == *file)
+    }
+
+    /// What is remembered of an image that was left undecided.
+    pub fn undecided(&self, file: &Sha256) -> Option<&Undecided> {
+        self.undecided
+            .iter()
+            .find(|undecided| undecided.file == *file)
     }
 
     pub(super) fn set(&mut self, slot: Slot, state: SlotState) {
@@ -222,11 +260,28 @@ impl Slots {
         });
     }
 
-    /// Whether the image was remembered as bad. It is not any more.
+    /// Counts that an image was left undecided.
+    pub(super) fn doubt(&mut self, file: &Sha256, doubt: &Doubt) {
+        let before = self.undecided(file).map_or(0, |before| before.times);
+        self.undecided.retain(|undecided| undecided.file != *file);
+        let excess = (self.undecided.len() + 1).saturating_sub(MOST_DOUBTED);
+        self.undecided.drain(..excess);
+        for older in &mut self.undecided {
+            older.doubt.log.clear();
+        }
+        self.undecided.push(Undecided {
+            file: *file,
+            times: before.saturating_add(1),
+            doubt: doubt.clone(),
+        });
+    }
+
+    /// Whether the image was remembered as bad, or as undecided. It is not any more.
     pub(super) fn forget_bad(&mut self, file: &Sha256) -> bool {
-        let before = self.bad.len();
+        let before = self.bad.len() + self.undecided.len();
         self.bad.retain(|bad| bad.file != *file);
-        self.bad.len() < before
+        self.undecided.retain(|undecided| undecided.file != *file);
+        self.bad.len() + self.undecided.len() < before
     }
 }
 

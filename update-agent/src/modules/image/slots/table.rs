@@ -19,11 +19,15 @@
 
 use chrono::{DateTime, Utc};
 
-use super::{Entry, Event, Raw, Refused, Seen, Slot, SlotState, Slots, What};
+use super::{Doubt, Entry, Event, Raw, Refused, Seen, Slot, SlotState, Slots, What};
 use crate::model::{Failure, FailureKind, Sha256, tail};
 
 /// So many boots of a trial are remembered.
 const MOST_BOOTS: usize = 16;
+
+/// So many trials of an image may end undecided. The next one that would is a failure: a server that the old image
+/// reaches each time, and the new one never, is not what is wrong.
+pub(super) const MOST_UNDECIDED: u8 = 2;
 
 /// What becomes of the slots when something happens to one of them. Total: whatever does not belong is refused, and
 /// then nothing changes.
@@ -51,7 +55,8 @@ pub fn step(
         Event::Committed => case.committed(),
         Event::Failed { why, log } => case.failed(why, log),
         Event::FellBack { why } => case.fell_back(why),
-        Event::NotTried | Event::Drop => case.left(),
+        Event::Undecided { why, log } => case.undecided(why, log),
+        Event::NotTried => case.left(),
     }
 }
 
@@ -225,12 +230,13 @@ impl Case<'_> {
         self.must_run()?;
         match self.state() {
             SlotState::Empty | SlotState::Writing(_) => self.booted_unknown(),
-            SlotState::Armed { what, .. } => Ok(self.on_trial(what, &[], false)),
+            SlotState::Armed { what, .. } => Ok(self.on_trial(what, &[], false, None)),
             SlotState::Trial {
                 what,
                 boots,
                 passed,
-            } => Ok(self.on_trial(what, boots, *passed)),
+                doubt,
+            } => Ok(self.on_trial(what, boots, *passed, doubt.as_ref())),
             // It is what runs, so a person chose it: from now on it is what a trial falls back to.
             SlotState::Good(_) => {
                 let mut slots = self.same();
@@ -262,13 +268,21 @@ impl Case<'_> {
                 Ok(slots)
             }
             Entry::Plain | Entry::Counted { .. } | Entry::Once => {
-                Ok(self.on_trial(&what, &[], false))
+                Ok(self.on_trial(&what, &[], false, None))
             }
             Entry::Absent | Entry::Strange(_) => Err(self.out_of_place()),
         }
     }
 
-    fn on_trial(&self, what: &What, boots: &[String], passed: bool) -> Slots {
+    /// A doubt is one about the boot in which it was said: each boot has to prove itself anew.
+    fn on_trial(
+        &self,
+        what: &What,
+        boots: &[String],
+        passed: bool,
+        doubt: Option<&Doubt>,
+    ) -> Slots {
+        let doubt = doubt.filter(|_| boots.contains(&self.seen.boot_id));
         let mut boots = boots.to_vec();
         if !boots.contains(&self.seen.boot_id) {
             let excess = (boots.len() + 1).saturating_sub(MOST_BOOTS);
@@ -279,6 +293,7 @@ impl Case<'_> {
             what: what.clone(),
             boots,
             passed,
+            doubt: doubt.cloned(),
         })
     }
 
@@ -290,9 +305,37 @@ impl Case<'_> {
                     what: what.clone(),
                     boots: boots.clone(),
                     passed: true,
+                    doubt: None,
                 }))
             }
             SlotState::Good(_) => Ok(self.same()),
+            _ => Err(self.out_of_place()),
+        }
+    }
+
+    /// It stays on trial: its entry still boots it, and what the record called written would boot unnoticed.
+    fn undecided(&self, why: &str, log: &str) -> Result<Slots, Refused> {
+        match self.state() {
+            SlotState::Trial {
+                what,
+                boots,
+                passed: false,
+                ..
+            } => {
+                self.must_run()?;
+                let before = self.slots.undecided(&what.file);
+                if before.is_some_and(|before| before.times >= MOST_UNDECIDED) {
+                    let why = format!("{why}; so ended {MOST_UNDECIDED} trials of it before");
+                    return Ok(self.with_bad(what, &why, log));
+                }
+                let Failure { reason, log, .. } = Failure::with_log(FailureKind::Verify, why, log);
+                Ok(self.with(SlotState::Trial {
+                    what: what.clone(),
+                    boots: boots.clone(),
+                    passed: false,
+                    doubt: Some(Doubt { why: reason, log }),
+                }))
+            }
             _ => Err(self.out_of_place()),
         }
     }
@@ -353,6 +396,17 @@ impl Case<'_> {
                 self.must_not_run()?;
                 Ok(self.with_bad(what, why, ""))
             }
+            // Nobody can say that it does not do. How often that happened is counted.
+            SlotState::Trial {
+                what,
+                doubt: Some(doubt),
+                ..
+            } => {
+                self.must_not_run()?;
+                let mut slots = self.with(SlotState::Written(what.clone()));
+                slots.doubt(&what.file, doubt);
+                Ok(slots)
+            }
             SlotState::Trial {
                 what,
                 passed: false,
@@ -373,7 +427,7 @@ impl Case<'_> {
         }
     }
 
-    /// Not tried, or not wanted any more.
+    /// Not tried, or not to be.
     fn left(&self) -> Result<Slots, Refused> {
         match self.state() {
             SlotState::Empty | SlotState::Writing(_) => Ok(self.with(SlotState::Empty)),
@@ -400,6 +454,6 @@ fn words(event: &Event) -> &'static str {
         Event::Failed { .. } => "to fail a trial",
         Event::FellBack { .. } => "to fall back",
         Event::NotTried => "to have armed in vain",
-        Event::Drop => "to drop an image",
+        Event::Undecided { .. } => "to leave a trial undecided",
     }
 }

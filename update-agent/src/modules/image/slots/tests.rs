@@ -58,6 +58,24 @@ fn trial(passed: bool) -> SlotState {
         what: image(2),
         boots: vec!["then".to_owned()],
         passed,
+        doubt: None,
+    }
+}
+
+/// On trial, and left in an earlier boot without a word against it.
+fn doubted() -> SlotState {
+    SlotState::Trial {
+        what: image(2),
+        boots: vec!["then".to_owned()],
+        passed: false,
+        doubt: Some(doubt()),
+    }
+}
+
+fn doubt() -> Doubt {
+    Doubt {
+        why: "the server cannot be reached".to_owned(),
+        log: "no route".to_owned(),
     }
 }
 
@@ -76,6 +94,7 @@ fn beside_a_good_one(b: SlotState) -> Slots {
         b,
         last_good: Some(Slot::A),
         bad: Vec::new(),
+        undecided: Vec::new(),
         sequence: 6,
     }
 }
@@ -84,6 +103,7 @@ fn beside_a_good_one(b: SlotState) -> Slots {
 fn shown(state: &SlotState) -> &'static str {
     match state {
         SlotState::Trial { passed: true, .. } => "passed",
+        SlotState::Trial { doubt: Some(_), .. } => "doubted",
         state => state.name(),
     }
 }
@@ -131,11 +151,12 @@ fn any_state() -> impl Strategy<Value = SlotState> {
         any_what().prop_map(SlotState::Writing),
         any_what().prop_map(SlotState::Written),
         (any_what(), any_boot()).prop_map(|(what, boot_id)| SlotState::Armed { what, boot_id }),
-        (any_what(), any_boot(), any::<bool>()).prop_map(|(what, boot, passed)| {
+        (any_what(), any_boot(), 0..3u8).prop_map(|(what, boot, come_to)| {
             SlotState::Trial {
                 what,
                 boots: vec![boot],
-                passed,
+                passed: come_to == 1,
+                doubt: (come_to == 2).then(doubt),
             }
         }),
         any_what().prop_map(SlotState::Good),

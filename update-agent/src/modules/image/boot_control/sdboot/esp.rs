@@ -134,7 +134,10 @@ impl Esp {
             .iter()
             .filter_map(|kernel| fs::metadata(self.path.join(kernel)).ok());
         let largest = sizes.map(|found| found.len()).max().unwrap_or(0);
-        files::must_fit(&self.path, largest.saturating_add(largest / 4))?;
+        let needed = largest.saturating_add(largest / 4);
+        // What an interrupted copy left goes before the next one.
+        let left = fs::metadata(self.beside(slot)).map_or(0, |found| found.len());
+        files::must_fit(&self.path, needed.saturating_sub(left))?;
         // Only looked at, not held as for writing: another command of the agent may be at work on it.
         let device = self.device(slot)?;
         let size = File::open(&device).and_then(|mut device| device.seek(SeekFrom::End(0)));
@@ -254,6 +257,32 @@ impl Esp {
         files::flush(&self.path)
     }
 
+    /// Where a kernel lies until it is whole.
+    fn beside(&self, slot: Slot) -> PathBuf {
+        let name = format!("slot-{}.new", entries::letter(slot));
+        self.path.join(entries::KERNELS).join(name)
+    }
+
+    /// Removes what an interrupted copy of a kernel left: it would take the room that the next one needs. Whether it is
+    /// gone.
+    ///
+    /// It stays if it may have its clusters in common with the kernel in its place, for the reason that [`Esp::remove`]
+    /// gives. So it is if both hold the same, since nothing is copied that is in its place already.
+    fn tidy(&self, slot: Slot) -> Result<bool, Failure> {
+        let beside = self.beside(slot);
+        let Ok(mut left) = File::open(&beside) else {
+            return Ok(true);
+        };
+        let is_empty = left.metadata().is_ok_and(|found| found.len() == 0);
+        let kernel = self.path.join(entries::kernel(slot));
+        if !is_empty && files::is_copy(&mut left, &kernel).unwrap_or_default() {
+            tracing::warn!(file = %beside.display(), "one of two names of a kernel; run fsck.vfat");
+            return Ok(false);
+        }
+        durable::remove(&beside).map_err(broken)?;
+        Ok(true)
+    }
+
     /// Copies the kernel of an image that is mounted at `point`, if the machine is reset when it cannot start, and if
     /// the image does not keep itself.
     pub fn copy_kernel(&self, point: &Path, slot: Slot, image: &str) -> Result<(), Failure> {
@@ -261,24 +290,40 @@ impl Esp {
             .map_err(|why| failed(format!("the image {image} cannot be tried: {why}")))?;
         let name = format!("slot-{}.efi", entries::letter(slot));
         let mut source = files::open_below(point, &format!("{IN_IMAGE}/{name}"))?;
+        let cannot_be_tried = |why: String| {
+            let letter = entries::letter(slot);
+            failed(format!(
+                "the kernel of the image {image} for slot {letter} cannot be tried: {why}"
+            ))
+        };
+        let judge = |kernel: &Path| {
+            uki::cmdline(kernel).and_then(|cmdline| checks::cmdline(&cmdline, slot))
+        };
         let folder = self.path.join(entries::KERNELS);
         durable::make_folder(&folder, 0o755).map_err(broken)?;
-        let beside = folder.join(format!("slot-{}.new", entries::letter(slot)));
-        // What an interrupted copy left would take the room that this one needs.
-        durable::remove(&beside).map_err(broken)?;
+        let kernel = folder.join(name);
+        let is_tidy = self.tidy(slot)?;
+        // An earlier try came so far; what is left is to be sure of the disk.
+        if files::is_copy(&mut source, &kernel)? {
+            judge(&kernel).map_err(cannot_be_tried)?;
+            return files::flush(&self.path);
+        }
+        if !is_tidy {
+            return Err(failed(format!(
+                "since a power cut {} may be one of two names of one file, and to replace it would damage the file system: \
+                 unmount the ESP, check it with fsck.vfat and mount it again",
+                kernel.display()
+            )));
+        }
+        let beside = self.beside(slot);
         let bytes = source.metadata().map_or(0, |found| found.len());
         files::must_fit(&self.path, bytes)?;
         // Whole and on the disk before it has the name that an entry may give.
         files::copy(&mut source, &beside)?;
-        let judged = uki::cmdline(&beside).and_then(|cmdline| checks::cmdline(&cmdline, slot));
-        if let Err(why) = judged {
+        if let Err(why) = judge(&beside) {
             durable::remove(&beside).map_err(broken)?;
-            return Err(failed(format!(
-                "the kernel of the image {image} for slot {} cannot be tried: {why}",
-                entries::letter(slot)
-            )));
+            return Err(cannot_be_tried(why));
         }
-        let kernel = folder.join(name);
         fs::rename(&beside, &kernel)
             .map_err(|error| storage(format!("cannot replace {}: {error}", kernel.display())))?;
         durable::flush_folder(&kernel).map_err(broken)?;

@@ -4,6 +4,8 @@ use crate::model::Sha256;
 use crate::modules::image::slots::Entry;
 use crate::modules::image::unpack::Form;
 
+mod kernels;
+
 fn counted(left: u8, done: u8) -> Entry {
     Entry::Counted { left, done }
 }
@@ -165,37 +167,6 @@ async fn a_slot_that_changed_under_what_was_written_is_told() {
 }
 
 #[tokio::test]
-async fn a_kernel_that_must_not_be_tried_leaves_the_one_that_was_there() {
-    let cases = [
-        (uki("root=PARTLABEL=root-b ro quiet"), "no panic=N"),
-        (uki("panic=10"), "neither evenkeel.deadline=SECONDS"),
-        (
-            uki("root=PARTLABEL=root-a panic=10 rd.emergency=reboot"),
-            "names the root of slot a",
-        ),
-        (b"noise".repeat(100), "slot-b.new: "),
-        (Vec::new(), "slot-b.new: "),
-    ];
-    for (kernel, why) in cases {
-        let machine = Machine::new();
-        machine.write("efi/EFI/evenkeel/slot-b.efi", "the one before");
-        let runner = Arc::new(Mounting::new(&machine, vec![(Slot::B, kernel)]));
-        let boot = machine.boot(Arc::<Mounting>::clone(&runner));
-        let failure = boot.kernel(Slot::B, &what()).await.unwrap_err();
-        assert_eq!(failure.kind, FailureKind::Apply);
-        assert!(failure.reason.contains("the image 1.1"), "{failure}");
-        assert!(failure.reason.contains(why), "{failure}");
-        let there = fs::read(machine.path("efi/EFI/evenkeel/slot-b.efi")).unwrap();
-        assert_eq!(there, b"the one before");
-        assert_eq!(
-            names(&machine.path("efi/EFI/evenkeel")),
-            ["slot-a.efi", "slot-b.efi"]
-        );
-        assert_eq!(runner.asked().len(), 2, "it is unmounted");
-    }
-}
-
-#[tokio::test]
 async fn an_image_that_would_keep_itself_or_has_nothing_to_reset_it_is_not_armed() {
     let cases = [
         (
@@ -245,27 +216,6 @@ async fn an_image_without_a_kernel_or_that_cannot_be_mounted_is_refused() {
         "{failure}"
     );
     assert_eq!(failure.log, "wrong fs type\n");
-}
-
-#[tokio::test]
-async fn what_a_killed_agent_left_mounted_is_unmounted_first() {
-    let machine = Machine::new();
-    let left = "30 22 254:3 / /var/lib/evenkeel-agent/slot ro - erofs /dev/vda3 ro\n";
-    machine.write("proc/self/mountinfo", format!("{MOUNTS}{left}"));
-    machine.write("efi/EFI/evenkeel/slot-b.new", "half a kernel");
-    let runner = Arc::new(Mounting::new(&machine, vec![(Slot::B, uki(GOOD))]));
-    let boot = machine.boot(Arc::<Mounting>::clone(&runner));
-    boot.kernel(Slot::B, &what()).await.unwrap();
-    let asked = runner.asked();
-    let programs: Vec<&str> = asked
-        .iter()
-        .filter_map(|command| command.split(' ').next())
-        .collect();
-    assert_eq!(programs, ["umount", "mount", "umount"]);
-    assert_eq!(
-        names(&machine.path("efi/EFI/evenkeel")),
-        ["slot-a.efi", "slot-b.efi"]
-    );
 }
 
 #[tokio::test]

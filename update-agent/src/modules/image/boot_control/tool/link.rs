@@ -17,6 +17,14 @@ pub fn is_taken(path: &Path) -> bool {
         .is_some_and(|path| path.bytes().all(is_letter))
 }
 
+/// Why an image that is packed with zstd cannot be written.
+pub fn no_zstd() -> Failure {
+    Failure::new(
+        FailureKind::Unsupported,
+        "the image tool does not know zstd: publish the image as .raw, .raw.gz or .raw.xz",
+    )
+}
+
 /// A second name of a spooled file, with the ending by which the tool knows its form.
 #[derive(Debug)]
 pub struct Link(PathBuf);
@@ -28,12 +36,7 @@ impl Link {
             Form::Raw => "raw",
             Form::Gzip => "raw.gz",
             Form::Xz => "raw.xz",
-            Form::Zstd => {
-                return Err(Failure::new(
-                    FailureKind::Unsupported,
-                    "the image tool does not know zstd: publish the image as .raw, .raw.gz or .raw.xz",
-                ));
-            }
+            Form::Zstd => return Err(no_zstd()),
         };
         let link = spooled.path.with_file_name(format!("image.{ending}"));
         if !is_taken(&link) {

@@ -10,6 +10,7 @@ use crate::modules::image::slots::{Mend, SlotState, Slots, reconcile};
 use crate::modules::image::unpack::Form;
 use crate::runner::{Command, Output, RunError};
 
+mod refused;
 mod unfinished;
 
 const PROGRAM: &str = "/usr/bin/os-update-tool.sh";
@@ -411,35 +412,6 @@ async fn how_the_tool_ends_is_told_with_its_words() {
     let failure = boot.arm(Slot::B, &spooled_what(), 1).await.unwrap_err();
     assert_eq!(failure.log, "no, 3\n");
     assert_eq!(fake.changes().last().unwrap(), "bootctl set-oneshot");
-}
-
-#[tokio::test]
-async fn what_the_tool_does_not_take_is_refused_before_it_is_called() {
-    let (fake, boot) = FakeTool::new().boot();
-    let stop = CancellationToken::new();
-    let mut spooled = fake.spooled(Form::Zstd);
-    let failure = boot.write(Slot::B, &spooled, &stop).await.unwrap_err();
-    assert_eq!(failure.kind, FailureKind::Unsupported);
-    assert!(failure.reason.contains("zstd"), "{failure}");
-
-    fake.machine.write("with space/file", "an image");
-    spooled.form = Form::Xz;
-    spooled.path = fake.machine.path("with space/file");
-    let failure = boot.write(Slot::B, &spooled, &stop).await.unwrap_err();
-    assert_eq!(failure.kind, FailureKind::Unsupported);
-    assert!(
-        failure.reason.contains("with space/image.raw.xz"),
-        "{failure}"
-    );
-
-    let failure = boot.write(Slot::A, &spooled, &stop).await.unwrap_err();
-    assert!(failure.reason.contains("that is not slot a"), "{failure}");
-    stop.cancel();
-    let spooled = fake.spooled(Form::Raw);
-    let failure = boot.write(Slot::B, &spooled, &stop).await.unwrap_err();
-    assert_eq!(failure.kind, FailureKind::Interrupted);
-    assert_eq!(fake.changes(), [""; 0]);
-    assert_eq!(fake::names(&fake.machine.path("spool")), ["file"]);
 }
 
 #[tokio::test]

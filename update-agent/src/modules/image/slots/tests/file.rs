@@ -55,15 +55,31 @@ fn every_state_is_read_as_it_was_written() {
         }),
         armed("then"),
         trial(true),
+        doubted(),
         SlotState::Good(image(2)),
         bad(),
     ];
     for state in states {
         let mut slots = beside_a_good_one(state);
         slots.brand(&image(3), "it panicked", NOON);
+        slots.doubt(&image(2).file, &doubt());
         fs::write(&path, record::write(&slots).unwrap()).unwrap();
         assert_eq!(open(&path).unwrap().get(), slots);
     }
+}
+
+#[test]
+fn a_record_without_doubts_is_one_that_knows_none() {
+    let (_folder, path) = place();
+    let slots = beside_a_good_one(trial(false));
+    let written = record::write(&slots).unwrap();
+    let text = String::from_utf8(written.clone()).unwrap();
+    assert!(
+        !text.contains("doubt") && !text.contains("undecided"),
+        "{text}"
+    );
+    fs::write(&path, written).unwrap();
+    assert_eq!(open(&path).unwrap().get(), slots);
 }
 
 #[test]
@@ -73,7 +89,8 @@ fn what_says_nothing_new_is_not_written_and_neither_is_what_is_refused() {
     file.reconcile(&first_start()).unwrap();
     fs::remove_file(&path).unwrap();
     file.reconcile(&first_start()).unwrap();
-    file.step(Slot::B, &Event::Drop, &first_start()).unwrap();
+    file.step(Slot::B, &Event::NotTried, &first_start())
+        .unwrap();
     let refused = file.step(Slot::A, &begin(), &first_start()).unwrap_err();
     assert_eq!(refused.kind, FailureKind::Plan);
     assert_eq!(

@@ -3,7 +3,8 @@
 //! The search goes through every state that a small machine can come to: what is on its disks, what runs, and how far
 //! that has come in the order of writes. Anything may happen anywhere: the power goes, the agent is killed, the record
 //! is lost, a person chooses another slot in the loader's menu, a wish comes with an order or without, or is withdrawn;
-//! and what the boot control is asked to do may fail: an entry is not removed, or what proved itself is not kept.
+//! and what the boot control is asked to do may fail: an entry is not removed, or what proved itself is not kept. Or
+//! the server is away for a whole trial.
 //! The record is moved by the real [`step`] and [`reconcile`] alone.
 //!
 //! A write is one move, and the power goes before it or behind it. That is all that a cut can do to a write that is
@@ -27,6 +28,7 @@ use std::time::Instant;
 use self::laws::{goes_on, holds};
 use self::machine::{Machine, Place, Write};
 use super::*;
+use crate::modules::image::slots::table::MOST_UNDECIDED;
 
 /// The order of writes before a reset into a new image. [`super`] says why.
 const ORDER: [Write; 9] = [
@@ -199,10 +201,19 @@ fn must_hold(model: &Model) -> Found {
     let places = |place: fn(&Place) -> bool| found.machines.iter().any(|one| place(&one.place));
     assert!(places(|place| matches!(place, Place::Passing(2))));
     assert!(places(|place| matches!(place, Place::Failing(2))));
+    assert!(places(|place| matches!(place, Place::Doubting(2))));
     assert!(places(|place| matches!(place, Place::Disarming(1))));
     assert!(
         found.machines.len() > 10_000,
         "the model has lost its moves"
+    );
+    let is_counted = |one: &Machine| {
+        let undecided = one.record.undecided(&image(machine::GOOD).file);
+        undecided.is_some_and(|undecided| undecided.times == MOST_UNDECIDED)
+    };
+    assert!(
+        found.machines.iter().any(is_counted),
+        "no server is ever away"
     );
     // It was neither kept nor given up, and runs on.
     let runs_on = |one: &Machine| one.place == Place::Idle && one.is_on_trial();

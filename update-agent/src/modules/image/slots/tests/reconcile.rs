@@ -13,6 +13,7 @@ const OTHER: &str = "\
 | armed now | armed | armed | armed | armed | armed | armed |
 | armed then | written | armed, withdraw | bad, withdraw | bad, withdraw | bad, withdraw | bad, withdraw |
 | trial | bad | bad, withdraw | bad, withdraw | bad, withdraw | bad, withdraw | bad, withdraw |
+| doubted | written | doubted, withdraw | doubted, withdraw | doubted, withdraw | doubted, withdraw | doubted, withdraw |
 | passed | written | passed, withdraw | passed, withdraw | passed, withdraw | passed, withdraw | passed, withdraw |
 | good | good | good | good | good | good | good |
 | bad | bad | bad, withdraw | bad, withdraw | bad, withdraw | bad, withdraw | bad, withdraw |
@@ -27,6 +28,7 @@ const RUNNING: &str = "\
 | armed now | trial | trial | trial | trial | trial | trial |
 | armed then | trial | trial | trial | trial | trial | trial |
 | trial | trial | trial | trial | trial | trial | trial |
+| doubted | trial | trial | trial | trial | trial | trial |
 | passed | passed, bless | passed, bless | passed, bless | good | passed, bless | passed |
 | good | good | good | good | good | good | good |
 | bad | bad, reset | bad, withdraw, reset | bad, withdraw, reset | bad, withdraw, reset | bad, withdraw, reset | \
@@ -41,6 +43,7 @@ fn every_state() -> Vec<(&'static str, SlotState)> {
         ("armed now", armed("now")),
         ("armed then", armed("then")),
         ("trial", trial(false)),
+        ("doubted", doubted()),
         ("passed", trial(true)),
         ("good", SlotState::Good(image(2))),
         ("bad", bad()),

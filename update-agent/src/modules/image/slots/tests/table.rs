@@ -5,16 +5,17 @@ use super::*;
 /// What becomes of slot b if all conditions hold: the slot runs that has to, slot a is as good as can be, and no boot
 /// entry has a counter. `-` is refused; `!` makes the slot the last good one.
 const TABLE: &str = "\
-| | Begin | Wrote | Spoilt | Arm | Booted | Passed | Committed | Failed | FellBack | NotTried | Drop |
-| empty, none good | - | - | empty | - | good! | - | - | - | - | empty | empty |
-| empty | writing | - | empty | - | trial | - | - | - | - | empty | empty |
-| writing | writing | written | empty | - | trial | - | - | - | - | empty | empty |
-| written | writing | written | empty | armed | - | - | - | - | - | written | written |
-| armed | - | - | - | armed | trial | - | - | - | bad | written | written |
-| trial | - | - | - | - | trial | passed | - | bad | bad | - | - |
-| passed | - | - | - | - | passed | passed | good! | bad | written | - | - |
-| good | writing | - | - | - | good! | good | good | - | good | good | good |
-| bad | writing | - | bad | - | - | - | - | bad | bad | bad | bad |
+| | Begin | Wrote | Spoilt | Arm | Booted | Passed | Committed | Undecided | Failed | FellBack | NotTried |
+| empty, none good | - | - | empty | - | good! | - | - | - | - | - | empty |
+| empty | writing | - | empty | - | trial | - | - | - | - | - | empty |
+| writing | writing | written | empty | - | trial | - | - | - | - | - | empty |
+| written | writing | written | empty | armed | - | - | - | - | - | - | written |
+| armed | - | - | - | armed | trial | - | - | - | - | bad | written |
+| trial | - | - | - | - | trial | passed | - | doubted | bad | bad | - |
+| doubted | - | - | - | - | trial | passed | - | doubted | bad | written | - |
+| passed | - | - | - | - | passed | passed | good! | - | bad | written | - |
+| good | writing | - | - | - | good! | good | good | - | - | good | good |
+| bad | writing | - | bad | - | - | - | - | - | bad | bad | bad |
 ";
 
 fn every_event() -> Vec<(&'static str, Event)> {
@@ -34,6 +35,13 @@ fn every_event() -> Vec<(&'static str, Event)> {
         ("Passed", Event::Passed),
         ("Committed", Event::Committed),
         (
+            "Undecided",
+            Event::Undecided {
+                why: words(),
+                log: String::new(),
+            },
+        ),
+        (
             "Failed",
             Event::Failed {
                 why: words(),
@@ -42,7 +50,6 @@ fn every_event() -> Vec<(&'static str, Event)> {
         ),
         ("FellBack", Event::FellBack { why: words() }),
         ("NotTried", Event::NotTried),
-        ("Drop", Event::Drop),
     ]
 }
 
@@ -53,6 +60,7 @@ fn every_state() -> Vec<SlotState> {
         SlotState::Written(image(2)),
         armed("then"),
         trial(false),
+        doubted(),
         trial(true),
         SlotState::Good(image(2)),
         bad(),
@@ -62,7 +70,11 @@ fn every_state() -> Vec<SlotState> {
 /// The slot that has to run for an event at slot b.
 fn runs_at(event: &Event) -> Slot {
     match event {
-        Event::Booted | Event::Passed | Event::Committed | Event::Failed { .. } => Slot::B,
+        Event::Booted
+        | Event::Passed
+        | Event::Committed
+        | Event::Undecided { .. }
+        | Event::Failed { .. } => Slot::B,
         _ => Slot::A,
     }
 }
@@ -197,6 +209,77 @@ fn a_bad_image_needs_an_order_each_time_until_it_proves_itself() {
     assert_eq!(slots.last_good, Some(Slot::B));
 }
 
+/// What one more trial of the image in slot b comes to, at the end of which only the server is missing.
+fn without_a_server(slots: &Slots) -> Slots {
+    let go = |slots: &Slots, event: &Event, seen: &Seen| {
+        step(slots, Slot::B, event, seen, NOON).expect("it belongs there")
+    };
+    let idle = seen(Slot::A, Entry::Plain, Entry::Absent);
+    let on_trial = seen(Slot::B, Entry::Plain, counted(2, 1));
+    let Doubt { why, log } = doubt();
+    let slots = go(slots, &Event::Arm { again: false }, &idle);
+    let slots = go(&slots, &Event::Booted, &on_trial);
+    let slots = go(&slots, &Event::Undecided { why, log }, &on_trial);
+    let why = "it came up in 1 boot".to_owned();
+    go(&slots, &Event::FellBack { why }, &idle)
+}
+
+#[test]
+fn a_server_that_is_away_brands_no_image_unless_it_always_is() {
+    let slots = beside_a_good_one(SlotState::Written(image(2)));
+    let once = without_a_server(&slots);
+    assert_eq!(once.b, SlotState::Written(image(2)));
+    assert!(once.bad.is_empty(), "{once:?}");
+    let known = once.undecided(&image(2).file).expect("it is counted");
+    assert_eq!((known.times, &known.doubt), (1, &doubt()));
+
+    let twice = without_a_server(&once);
+    let known = twice.undecided(&image(2).file).expect("it is counted");
+    assert_eq!((known.times, twice.undecided.len()), (2, 1));
+    assert_eq!(shown(&twice.b), "written");
+
+    let thrice = without_a_server(&twice);
+    let SlotState::Bad { why, log, .. } = &thrice.b else {
+        panic!("{thrice:?}");
+    };
+    assert_eq!(
+        why,
+        "the server cannot be reached; so ended 2 trials of it before"
+    );
+    assert_eq!(log, "no route");
+    assert!(thrice.known_bad(&image(2).file).is_some());
+    assert!(thrice.undecided.is_empty(), "it is known for worse");
+}
+
+#[test]
+fn an_image_that_proves_itself_or_is_forgotten_has_no_doubts_counted() {
+    let slots = beside_a_good_one(SlotState::Written(image(2)));
+    let mut once = without_a_server(&slots);
+    let mut kept = once.clone();
+    assert!(once.forget_bad(&image(2).file));
+    assert!(once.undecided.is_empty(), "{once:?}");
+
+    kept.b = doubted();
+    let on_trial = seen(Slot::B, Entry::Plain, Entry::Plain);
+    for event in [Event::Passed, Event::Committed] {
+        kept = step(&kept, Slot::B, &event, &on_trial, NOON).unwrap();
+    }
+    assert_eq!((shown(&kept.b), kept.undecided), ("good", vec![]));
+}
+
+#[test]
+fn of_many_undecided_images_the_oldest_are_forgotten_and_one_log_is_kept() {
+    let mut slots = Slots::default();
+    for number in 0..20u8 {
+        slots.doubt(&image(number).file, &doubt());
+    }
+    assert_eq!(slots.undecided.len(), 16);
+    assert_eq!(slots.undecided[0].file, image(4).file);
+    let logs = slots.undecided.iter().map(|one| one.doubt.log.as_str());
+    assert_eq!(logs.collect::<String>(), "no route");
+    assert_eq!(slots.undecided[15].doubt, doubt());
+}
+
 #[test]
 fn a_slot_is_committed_only_healthy_and_without_a_counter() {
     let commit = |state, entry| {
@@ -301,10 +384,10 @@ fn any_event() -> impl Strategy<Value = Event> {
         Just(Event::Booted),
         Just(Event::Passed),
         Just(Event::Committed),
+        (words(), words()).prop_map(|(why, log)| Event::Undecided { why, log }),
         (words(), words()).prop_map(|(why, log)| Event::Failed { why, log }),
         words().prop_map(|why| Event::FellBack { why }),
         Just(Event::NotTried),
-        Just(Event::Drop),
     ]
 }
 
@@ -347,6 +430,9 @@ proptest! {
             }
             SlotState::Bad { what, .. } if before != after => {
                 prop_assert!(next.known_bad(&what.file).is_some());
+            }
+            SlotState::Written(what) if shown(before) == "doubted" => {
+                prop_assert!(next.undecided(&what.file).is_some());
             }
             _ => {}
         }

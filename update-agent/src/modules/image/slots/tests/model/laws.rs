@@ -45,6 +45,10 @@ pub fn holds(machine: &Machine) -> Outcome<()> {
         if is_bad && !machine.tried[usize::from(image)] {
             return Err("an image is called bad that was never tried".to_owned());
         }
+        let undecided = machine.record.undecided(&super::image(image).file);
+        if undecided.is_some_and(|undecided| undecided.times > MOST_UNDECIDED) {
+            return Err("an image is tried again and again, and never decided upon".to_owned());
+        }
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The machine: its disks, what runs on it, and what comes of it if nothing happens.
 
+mod ends;
 mod moves;
 
 use super::*;
@@ -62,6 +63,8 @@ pub enum Place {
     Passing(u8),
     /// It is not: U1 to U3.
     Failing(u8),
+    /// Nobody can say, because the server is away: U1 to U3.
+    Doubting(u8),
     /// The reboot was hindered: what was armed is taken back.
     Disarming(u8),
     /// Nothing is to be done.
@@ -309,11 +312,12 @@ impl Machine {
             Place::Trial => self.judged(model),
             Place::Passing(done) => self.passing(model, *done)?,
             Place::Failing(done) => self.failing(model, *done)?,
+            Place::Doubting(done) => self.doubting(model, *done)?,
             Place::Disarming(0) => {
                 self.withdrawn(model, self.running().other(), Place::Disarming(1))?
             }
             Place::Disarming(_) => {
-                self.must_step(self.running().other(), &Event::Drop, Place::Idle)?
+                self.must_step(self.running().other(), &Event::NotTried, Place::Idle)?
             }
             Place::Updating { done, image, again } => {
                 self.updating(model, *done, *image, *again)?
@@ -369,39 +373,6 @@ impl Machine {
             Mend::Withdraw(slot) => self.withdrawn(model, *slot, place),
             Mend::Bless(slot) => Ok(self.blessed(model, *slot, place)),
             Mend::Reset => Ok(self.off()),
-        }
-    }
-
-    fn judged(&self, model: &Model) -> Self {
-        let slot = self.running();
-        if model.is_blessed_early && *self.entry(slot) != Entry::Plain {
-            return self.clone().with_entry(slot, Entry::Plain);
-        }
-        match self.bootable(slot) {
-            Some(BROKEN) => self.to(Place::Failing(0)),
-            _ => self.to(Place::Passing(0)),
-        }
-    }
-
-    fn passing(&self, model: &Model, done: u8) -> Outcome<Self> {
-        let slot = self.running();
-        match done {
-            0 => self.must_step(slot, &Event::Passed, Place::Passing(1)),
-            1 => Ok(self.blessed(model, slot, Place::Passing(2))),
-            _ => self.must_step(slot, &Event::Committed, Place::Idle),
-        }
-    }
-
-    fn failing(&self, model: &Model, done: u8) -> Outcome<Self> {
-        let slot = self.running();
-        let failed = Event::Failed {
-            why: String::new(),
-            log: String::new(),
-        };
-        match done {
-            0 => self.must_step(slot, &failed, Place::Failing(1)),
-            1 => self.withdrawn(model, slot, Place::Failing(2)),
-            _ => Ok(self.off()),
         }
     }
 
@@ -480,6 +451,7 @@ impl Machine {
 fn bare(mut slots: Slots) -> Slots {
     slots.sequence = 0;
     slots.bad.sort_by_key(|bad| bad.file);
+    slots.undecided.sort_by_key(|undecided| undecided.file);
     for bad in &mut slots.bad {
         bad.why.clear();
     }

@@ -26,10 +26,16 @@ impl Machine {
         }
         match &self.place {
             Place::Mending(mends) => moves.extend(self.unmended(mends)),
+            // All is well but for the server. Of what is on trial under no name the record would tell the same, and what
+            // has passed is not asked again.
+            Place::Trial if self.is_known_as_good() && !self.has_passed() => {
+                moves.push(self.to(Place::Doubting(0)));
+            }
             Place::Passing(1) => self.unkept(model, &mut moves)?,
             // The data partition is gone: U1 fails, and what follows is done all the same. So it is if U2 fails, and
             // then it is as if the power went.
             Place::Failing(0) => moves.push(self.to(Place::Failing(1))),
+            Place::Doubting(0) => moves.push(self.to(Place::Doubting(1))),
             // What is armed cannot be taken back.
             Place::Disarming(0) => moves.push(self.to(Place::Idle)),
             Place::Idle => {
@@ -45,6 +51,19 @@ impl Machine {
             _ => {}
         }
         Ok(moves)
+    }
+
+    /// Whether what runs has passed its trial.
+    fn has_passed(&self) -> bool {
+        let state = self.record.state(self.running());
+        matches!(state, SlotState::Trial { passed: true, .. })
+    }
+
+    /// Whether the good image runs, and the record knows which one it is.
+    fn is_known_as_good(&self) -> bool {
+        let slot = self.running();
+        let known = self.record.state(slot).what().map(|what| what.file);
+        self.bootable(slot) == Some(GOOD) && known == Some(super::image(GOOD).file)
     }
 
     /// The first of these mends fails. Nothing behind it is done, but that a bad image is left whose boots the loader
@@ -84,7 +103,7 @@ impl Machine {
         );
         if is_under_way && before_arming {
             // It is not wished for any more.
-            moves.push(self.must_step(slot, &Event::Drop, Place::Idle)?);
+            moves.push(self.to(Place::Idle));
         }
         match next {
             // W1 fails.
