@@ -83,7 +83,7 @@ package: ## the agent's Debian package, static and small (ARCH=amd64 or arm64; t
 	@deploy/package/build $(or $(ARCH),$$(dpkg --print-architecture))
 
 .PHONY: test-full
-test-full: test test-kill test-cut test-boot test-schema test-history test-race ## `make test`, and the long tests one by one
+test-full: test test-kill test-cut test-boot test-vm test-schema test-history test-race test-image-stream ## `make test`, and the long tests one by one
 
 .PHONY: test-kill
 test-kill: tools ## the agent killed after every journal step, and 1,000 times at random instants, with real apt (ROUNDS=n, SEED=n)
@@ -101,6 +101,12 @@ test-cut: tools ## the power cut at every flush of an update, and 100 times with
 test-boot: tools ## the agent's Debian package on a machine that boots with systemd, and reboots when a package asks for it
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 $(step) test-boot \
 	  cargo test --locked -p evenkeel-tests --test booted -- --nocapture
+
+.PHONY: test-vm
+test-vm: tools ## a machine with two slots and every kind of release, good and bad, from the firmware on; and cuts of the power (CUTS=n, SEED=n)
+	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_VM=all EVENKEEL_VM_CUTS=$(or $(CUTS),5) \
+	  $(if $(SEED),EVENKEEL_VM_SEED=$(SEED)) \
+	  $(step) test-vm cargo test --locked -p evenkeel-tests --test vm -- --nocapture
 
 .PHONY: test-schema
 test-schema: tools ## schemathesis asks for all that /openapi.json says, for ten minutes (MINUTES=n, EXAMPLES=n, SEED=n)
@@ -122,6 +128,15 @@ test-history: tools ## what two servers record while they are killed is what sim
 test-race: tools ## 200 nodes race for the slots of an assignment at two servers that are killed (ROUNDS=n, SEED=n)
 	@SHOW=1 EVENKEEL_RACE_ROUNDS=$(or $(ROUNDS),1000) $(if $(SEED),EVENKEEL_RACE_SEED=$(SEED)) \
 	  $(step) test-race cargo test --locked -p evenkeel-tests --test race -- --nocapture
+
+# Optimised as well: else its throughput would say nothing.
+test-image-stream: export CARGO_PROFILE_DEV_OPT_LEVEL := 2
+
+.PHONY: test-image-stream
+test-image-stream: tools ## an image of 1 GiB on its way into a slot: memory, and throughput beside curl | zstd -d (MIB=n)
+	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_IMAGE_STREAM_MIB=$(or $(MIB),1024) \
+	  $(step) test-image-stream cargo test --locked -p evenkeel-update-agent --test agent -- --nocapture --test-threads=1 \
+	  image_stream
 
 .PHONY: clean
 clean: ## remove what was built; the Debian roots in the cache folder stay

@@ -157,6 +157,48 @@ async fn what_is_armed_and_nobody_waits_for_is_disarmed() {
     assert!(matches!(node.slots().b, SlotState::Written(_)));
 }
 
+/// Wherever the power fails meanwhile.
+#[tokio::test(start_paused = true)]
+async fn an_image_on_whose_trial_the_server_is_away_is_left_with_that_reason_and_kept_later() {
+    for at in 1.. {
+        let node = ImageNode::in_window();
+        {
+            let mut state = node.machine.state();
+            (state.needs_server, state.cut_off_on_trial) = (true, true);
+            state.cut = Some(at);
+        }
+        let context = format!("write {at}");
+        node.live().await.ok();
+        rests_on_old(&node, &context);
+        let slots = node.slots();
+        assert!(slots.bad.is_empty(), "{context}: {slots:?}");
+        assert!(
+            matches!(slots.b, SlotState::Written(_)),
+            "{context}: {slots:?}"
+        );
+        let failure = reverted(&node);
+        assert_eq!(failure.kind, FailureKind::Verify, "{context}");
+        let (reason, log) = (&failure.reason, &failure.log);
+        assert!(
+            reason.contains("the server cannot be reached"),
+            "{context}: {reason}"
+        );
+        assert_eq!(log, "the last words\n", "{context}");
+        let had_power = node.machine.state().cut.is_some();
+
+        node.machine.state().cut = None;
+        node.machine.state().cut_off_on_trial = false;
+        node.server().told.clear();
+        node.clock.advance(TimeDelta::minutes(2));
+        node.live().await.unwrap();
+        rests_on_new(&node, &context);
+        assert!(node.slots().undecided.is_empty(), "{context}");
+        if had_power {
+            break;
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn on_a_node_that_cannot_reboot_nothing_is_armed() {
     let node = ImageNode::in_window();

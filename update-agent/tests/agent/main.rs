@@ -1,6 +1,7 @@
 //! The whole agent, from the server's word to the package, with one of its doors replaced: the system below it
 //! (`alone`, `attempts`, `doctor`, `facts`, `held`, `history`, `image_steps`, `image_stuck`, `plan`, `reboot`, `resume`,
-//! `waiting`, `watchdog`) or nothing but the machine at the other end of the wire (`link`, `proxy`).
+//! `waiting`, `watchdog`) or nothing but the machine at the other end of the wire (`image_stream`, `image_web`,
+//! `link`, `proxy`).
 
 #![expect(
     clippy::unwrap_used,
@@ -14,7 +15,9 @@ mod facts;
 mod held;
 mod history;
 mod image_steps;
+mod image_stream;
 mod image_stuck;
+mod image_web;
 mod link;
 mod plan;
 mod proxy;

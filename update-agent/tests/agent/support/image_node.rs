@@ -26,7 +26,7 @@ use evenkeel_update_agent::place::Place;
 use evenkeel_update_agent::trial::{Over, TrialParts, see_through};
 use tokio_util::sync::CancellationToken;
 
-use super::link::{FakeLink, World};
+use super::link::{FakeLink, Presence, World};
 use super::manager::Heard;
 use super::slots::{Machine, index};
 
@@ -241,14 +241,22 @@ impl ImageNode {
             reset: machine.clone(),
             health: HealthConfig {
                 units: vec!["app.service".to_owned()],
-                server: false,
+                server: true,
                 deadline: Duration::from_mins(1),
                 stable: Duration::from_secs(4),
             },
-            server: false,
+            server: self.machine.state().needs_server,
             watchdog: Watchdog::Ignore,
         };
-        if matches!(see_through(&trial).await.unwrap(), Over::FellBack { .. }) {
+        let cut_off = self.machine.state().cut_off_on_trial;
+        self.server().presence = if cut_off {
+            Presence::Away
+        } else {
+            Presence::Here
+        };
+        let over = see_through(&trial).await.unwrap();
+        self.server().presence = Presence::Here;
+        if matches!(over, Over::FellBack { .. }) {
             return Life::Boots;
         }
         let end = self.agent(slots).run_once().await;

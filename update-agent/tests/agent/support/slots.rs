@@ -56,6 +56,10 @@ pub struct State {
     pub owner: Option<String>,
     /// Why there is no way to reboot it.
     pub hindrance: Option<String>,
+    /// A new image must reach the server.
+    pub needs_server: bool,
+    /// The server is away whenever an image is on trial.
+    pub cut_off_on_trial: bool,
     /// Agents do not find its slots.
     pub hidden: bool,
     /// Whether nothing can be learnt of the slots, for each look at them once one was armed.
@@ -135,6 +139,8 @@ impl Machine {
             stays_up: false,
             owner: None,
             hindrance: None,
+            needs_server: false,
+            cut_off_on_trial: false,
             hidden: false,
             blind_after_arming: Vec::new(),
             blind: Vec::new(),
@@ -341,8 +347,9 @@ impl Reboot for Machine {
     }
 }
 
+#[async_trait::async_trait]
 impl Reset for Machine {
-    fn now(&self) {
+    async fn now(&self) {
         self.state().reset = true;
     }
 }
