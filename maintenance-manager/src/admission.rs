@@ -5,10 +5,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tonic::codegen::http::{Request, Response};
+use tonic::body::Body;
+use tonic::codegen::http::{HeaderValue, Request, Response};
+use tonic::codegen::{Bytes, StdError};
 use tower::{Layer, Service};
 
-use crate::load::{CallKind, Inside, Load};
+use crate::arriving::Arriving;
+use crate::load::{CallKind, Inside, Load, PUSHBACK};
 
 /// Puts the door before a service.
 #[derive(Clone, Debug)]
@@ -41,8 +44,10 @@ pub struct Admission<S> {
 
 impl<S, Asked, Answered> Service<Request<Asked>> for Admission<S>
 where
-    S: Service<Request<Asked>, Response = Response<Answered>>,
+    S: Service<Request<Body>, Response = Response<Answered>>,
     S::Future: Unpin,
+    Asked: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    Asked::Error: Into<StdError>,
     Answered: Default,
 {
     type Response = Response<Answered>;
@@ -56,8 +61,11 @@ where
     fn call(&mut self, request: Request<Asked>) -> Self::Future {
         match self.load.enter(CallKind::of(request.uri().path())) {
             Ok(inside) => Call::Admitted {
-                answer: self.behind.call(request),
-                _inside: inside,
+                answer: self.behind.call(
+                    request
+                        .map(|message| Body::new(Arriving::new(message, Arc::clone(&self.load)))),
+                ),
+                inside,
             },
             Err(busy) => Call::Refused(ready(Ok(busy.status().into_http()))),
         }
@@ -72,21 +80,38 @@ pub enum Call<F: Future> {
         /// What will be answered.
         answer: F,
         /// Counts it.
-        _inside: Inside,
+        inside: Inside,
     },
     /// It was not.
     Refused(Ready<F::Output>),
 }
 
-impl<F: Future + Unpin> Future for Call<F> {
+impl<F, Answered, Error> Future for Call<F>
+where
+    F: Future<Output = Result<Response<Answered>, Error>> + Unpin,
+{
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
-            Self::Admitted { answer, .. } => Pin::new(answer).poll(context),
+            Self::Admitted { answer, inside } => {
+                let answer = Pin::new(answer).poll(context);
+                answer.map_ok(|answer| hinted(answer, inside))
+            }
             Self::Refused(answer) => Pin::new(answer).poll(context),
         }
     }
+}
+
+/// Who is told to try again is told when, whatever was in the way: all of them would come back at once.
+fn hinted<Answered>(mut answer: Response<Answered>, inside: &Inside) -> Response<Answered> {
+    let head = answer.headers_mut();
+    let is_unavailable = head.get("grpc-status").is_some_and(|code| code == "14");
+    if is_unavailable && !head.contains_key(PUSHBACK) {
+        let millis = u64::try_from(inside.again().as_millis()).unwrap_or(u64::MAX);
+        head.insert(PUSHBACK, HeaderValue::from(millis.max(1)));
+    }
+    answer
 }
 
 #[cfg(test)]
@@ -94,6 +119,7 @@ mod tests {
     use std::convert::Infallible;
     use std::future::pending;
 
+    use tonic::Status;
     use tower::{ServiceExt, service_fn};
 
     use super::*;
@@ -117,8 +143,8 @@ mod tests {
 
     /// A call to a service that answers at once.
     async fn call(load: &Arc<Load>, path: &str) -> Response<String> {
-        let behind = service_fn(|request: Request<String>| {
-            ready(Ok::<_, Infallible>(Response::new(request.into_body())))
+        let behind = service_fn(|_: Request<Body>| {
+            ready(Ok::<_, Infallible>(Response::new("answered".to_owned())))
         });
         let service = AdmissionLayer::new(Arc::clone(load)).layer(behind);
         let Ok(answer) = service.oneshot(request(path)).await;
@@ -128,7 +154,7 @@ mod tests {
     /// A call to a service that does not answer.
     fn stuck(load: &Arc<Load>, path: &str) -> impl Future {
         let never = || pending::<Result<Response<String>, Infallible>>();
-        let behind = service_fn(move |_: Request<String>| never());
+        let behind = service_fn(move |_: Request<Body>| never());
         let mut service = AdmissionLayer::new(Arc::clone(load)).layer(behind);
         service.call(request(path))
     }
@@ -148,7 +174,25 @@ mod tests {
 
         let let_in = call(&load, REPORT).await;
         assert!(!let_in.headers().contains_key("grpc-status"));
-        assert_eq!(let_in.body(), "never read");
+        assert_eq!(let_in.body(), "answered");
+    }
+
+    #[tokio::test]
+    async fn whatever_is_in_the_way_is_answered_with_a_hint() {
+        let load = load(1, 1);
+        let answers = [
+            (Status::unavailable("the database is away"), true),
+            (Status::not_found("no such host"), false),
+        ];
+        for (status, is_hinted) in answers {
+            let behind = service_fn(|_: Request<Body>| {
+                ready(Ok::<_, Infallible>(status.clone().into_http::<String>()))
+            });
+            let service = AdmissionLayer::new(Arc::clone(&load)).layer(behind);
+            let Ok(answer) = service.oneshot(request(POLL)).await;
+            let hint = answer.headers().get("grpc-retry-pushback-ms");
+            assert_eq!(hint.is_some(), is_hinted, "{status:?}");
+        }
     }
 
     #[tokio::test]

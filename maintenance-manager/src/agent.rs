@@ -34,7 +34,7 @@ impl AgentService for MaintenanceManager {
         request: Request<EnrollRequest>,
     ) -> Result<Response<EnrollResponse>, Status> {
         let peer = Peer::of(&request);
-        let answer = enroll::enroll(self, request.into_inner()).await;
+        let answer = Box::pin(enroll::enroll(self, request.into_inner())).await;
         self.ended("enroll", peer, answer)
     }
 

@@ -127,10 +127,13 @@ impl MaintenanceManager {
         };
         let mut bound = self.bonds.get(&token.digest);
         if bound.is_none() {
-            let tx = self.store.tenant(ancestor.tenant).await;
-            let tx = tx.map_err(status::store)?;
-            let made = self.bind(tx, token, ancestor.uuid).await;
-            bound = made.map_err(status::store)?;
+            bound = status::within(async {
+                let tx = self.store.tenant(ancestor.tenant).await;
+                let tx = tx.map_err(status::store)?;
+                let made = self.bind(tx, token, ancestor.uuid).await;
+                made.map_err(status::store)
+            })
+            .await?;
         }
         Ok(Ancestor { bound, ..ancestor })
     }

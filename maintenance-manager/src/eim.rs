@@ -30,7 +30,7 @@ use tonic::{Request, Response, Status};
 use crate::caller::{self, Ancestor};
 use crate::desk::{Case, Door, Lane, Verdict, Words};
 use crate::manager::MaintenanceManager;
-use crate::progress::{Beginning, Scene};
+use crate::progress::{Beginning, Scene, Turn};
 use crate::status;
 use crate::view::{Said, Who};
 
@@ -79,7 +79,8 @@ impl MaintenanceManager {
             }
         }
         self.desk.polls(Door::Eim).news.increment(1);
-        Box::pin(self.taken(ancestor, &said, &sample)).await
+        let taken = self.in_turn(|turn| Self::taken(turn, ancestor, &said, &sample));
+        taken.await
     }
 
     /// Almost all samples: they say nothing new, so nothing is locked and nothing is written. None if something is.
@@ -114,14 +115,15 @@ impl MaintenanceManager {
     /// Takes a sample and answers it. Nothing is answered OK that was not stored: the agent repeats an outcome until it is
     /// (M5 to M7).
     async fn taken(
-        &self,
+        turn: Turn<'_>,
         ancestor: &Ancestor,
         said: &UpdateStatus,
         sample: &Sample,
     ) -> Result<PlatformUpdateStatusResponse, Status> {
         // A window that is delivered is leave: the agent starts by itself.
-        let machine = Machine::Uuid(ancestor.uuid);
-        let mut scene = Scene::open(self, ancestor.tenant, machine, true).await?;
+        let machine = (ancestor.tenant, Machine::Uuid(ancestor.uuid));
+        let scene = Scene::open(turn, machine, true).await;
+        let mut scene = scene.map_err(status::store)?;
         caller::of_host(ancestor, &scene.host)?;
         if !scene.world.known.trusted {
             return Err(Status::unauthenticated("the instance was invalidated"));

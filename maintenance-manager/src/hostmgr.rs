@@ -67,7 +67,10 @@ impl MaintenanceManager {
     ) -> Result<(), Status> {
         let (peer, called) = self.ancestor(request, guid).await;
         let (answer, ancestor) = match called {
-            Ok(ancestor) => (self.take(&ancestor, info).await, Some(ancestor)),
+            Ok(ancestor) => {
+                let taken = status::within(self.take(&ancestor, info)).await;
+                (taken, Some(ancestor))
+            }
             Err(refused) => (Err(refused), None),
         };
         let outcome = status::outcome(&answer);

@@ -11,6 +11,7 @@
 
 mod admission;
 mod agent;
+mod arriving;
 mod bonds;
 mod caller;
 mod contacts;

@@ -45,7 +45,7 @@ const LONGEST_SPREAD: Duration = Duration::from_mins(1);
 const PEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Where a refusal says after how many milliseconds to try again.
-const PUSHBACK: &str = "grpc-retry-pushback-ms";
+pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// How much is taken on at once.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -128,6 +128,8 @@ pub struct Load {
     entered: AtomicU32,
     /// How many of them are held.
     aside: AtomicU32,
+    /// How many of them wait for their message.
+    arriving: AtomicU32,
     /// How many were held when those were let go.
     let_go: AtomicU32,
     /// Quiet calls that came in this minute, and in the one before.
@@ -150,6 +152,7 @@ pub struct Load {
 struct Told {
     quiet: Counter,
     news: Counter,
+    arriving: Counter,
     writers: Counter,
     pressure: Gauge,
     interval: Gauge,
@@ -162,6 +165,7 @@ impl Told {
         Self {
             quiet: refused("quiet"),
             news: refused("news"),
+            arriving: refused("arriving"),
             writers: refused("writers"),
             pressure: metrics::gauge!("evenkeel_load_pressure"),
             interval: metrics::gauge!("evenkeel_poll_interval_seconds"),
@@ -177,6 +181,7 @@ impl Load {
             settings,
             entered: AtomicU32::new(0),
             aside: AtomicU32::new(0),
+            arriving: AtomicU32::new(0),
             let_go: AtomicU32::new(0),
             this_minute: AtomicU32::new(0),
             last_minute: AtomicU32::new(0),
@@ -213,10 +218,23 @@ impl Load {
         Aside(Arc::clone(self))
     }
 
-    /// How many calls are under way, without those that are held.
+    /// While what is returned lives, one of the calls that were taken on waits for its message and does not count. What has
+    /// come of it is in memory, so no more than may be under way may wait.
+    pub fn arriving(self: &Arc<Self>) -> Result<Late, Busy> {
+        let before = self.arriving.fetch_add(1, Ordering::Relaxed);
+        let late = Late(Arc::clone(self));
+        if has_room(&self.settings, CallKind::News, before, 0.0) {
+            return Ok(late);
+        }
+        self.told.arriving.increment(1);
+        Err(self.busy())
+    }
+
+    /// How many calls are under way, without those that are held or wait for their message.
     fn inside(&self) -> u32 {
         let entered = self.entered.load(Ordering::Relaxed);
-        entered.saturating_sub(self.aside.load(Ordering::Relaxed))
+        let aside = self.aside.load(Ordering::Relaxed);
+        entered.saturating_sub(aside.saturating_add(self.arriving.load(Ordering::Relaxed)))
     }
 
     /// How often nodes should ask now that would ask each `base` without pressure.
@@ -314,6 +332,13 @@ impl Load {
 #[derive(Debug)]
 pub struct Inside(Arc<Load>);
 
+impl Inside {
+    /// After what time to try again, if it is refused after all.
+    pub fn again(&self) -> Duration {
+        self.0.busy().again
+    }
+}
+
 impl Drop for Inside {
     fn drop(&mut self) {
         self.0.entered.fetch_sub(1, Ordering::Relaxed);
@@ -327,6 +352,16 @@ pub struct Aside(Arc<Load>);
 impl Drop for Aside {
     fn drop(&mut self) {
         self.0.aside.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A call that was taken on and whose message has not come.
+#[derive(Debug)]
+pub struct Late(Arc<Load>);
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        self.0.arriving.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -7,7 +7,7 @@ use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::decide::{Protocol, Target, TargetKind, target};
 use evenkeel_domain::eim::Delivered;
 use evenkeel_domain::host::Host;
-use evenkeel_domain::id::{OsId, PolicyId, RunId};
+use evenkeel_domain::id::{HostId, InstanceId, OsId, PolicyId, RunId};
 use evenkeel_domain::order::{Order, OrderKind};
 use evenkeel_domain::os::{Image, OsKind};
 use evenkeel_domain::policy::UpdatePolicy;
@@ -24,6 +24,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::derived;
 use crate::manager::MaintenanceManager;
 use crate::status;
+use crate::view::View;
 
 /// One node, locked, with all that a decision about it is made from.
 pub struct Scene<'a> {
@@ -38,6 +39,9 @@ pub struct Scene<'a> {
     _pen: OwnedSemaphorePermit,
 }
 
+/// The turn of a call among those who write.
+pub type Turn<'a> = (&'a MaintenanceManager, OwnedSemaphorePermit);
+
 /// What an attempt begins with.
 pub struct Beginning {
     /// The agent's own name of it.
@@ -49,23 +53,10 @@ pub struct Beginning {
 }
 
 impl<'a> Scene<'a> {
-    /// Locks the node of a machine, once it is its turn: those who are too many wait for that and not for a connection,
-    /// which others need who only read. With `judging`, nobody changes what is wanted until the end: needed by whoever
-    /// gives leave.
+    /// Locks the node of a machine, for one whose turn it is ([`MaintenanceManager::in_turn`]). With `judging`, nobody
+    /// changes what is wanted until the end: needed by whoever gives leave.
     pub async fn open(
-        manager: &'a MaintenanceManager,
-        tenant: TenantId,
-        machine: Machine,
-        judging: bool,
-    ) -> Result<Self, tonic::Status> {
-        let pen = manager.load.pen().await?;
-        let opened = Self::open_with(manager, pen, (tenant, machine), judging).await;
-        opened.map_err(status::store)
-    }
-
-    async fn open_with(
-        manager: &'a MaintenanceManager,
-        pen: OwnedSemaphorePermit,
+        (manager, pen): Turn<'a>,
         (tenant, machine): (TenantId, Machine),
         judging: bool,
     ) -> Result<Self, StoreError> {
@@ -361,13 +352,50 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// Commits. What was remembered of the node is forgotten before anything is answered, also when nobody knows whether
-    /// it was committed.
+    /// Commits. What was remembered of the node is forgotten before anything is answered.
     async fn make_visible(self) -> Result<(), StoreError> {
         let (tenant, host, instance) = (self.tx.tenant(), self.host.id, self.node.instance);
-        let committed = self.tx.commit().await;
-        self.manager.view.forget(tenant, host, instance);
-        committed
+        let _unsettled = self.manager.unsettled(tenant, host, instance);
+        self.tx.commit().await
+    }
+}
+
+impl MaintenanceManager {
+    /// Lets a call write once it is its turn, and for a bounded time: those who are too many wait for their turn and not
+    /// for a connection, which others need who only read.
+    pub async fn in_turn<'a, T, F>(
+        &'a self,
+        write: impl FnOnce(Turn<'a>) -> F,
+    ) -> Result<T, tonic::Status>
+    where
+        F: Future<Output = Result<T, tonic::Status>>,
+    {
+        let pen = self.load.pen().await?;
+        status::within(Box::pin(write((self, pen)))).await
+    }
+
+    /// While what is returned lives, it is not known whether something of a node was committed. Then what was remembered
+    /// of it is forgotten, also if nobody waits for the answer any more.
+    pub fn unsettled(&self, tenant: TenantId, host: HostId, instance: InstanceId) -> Unsettled<'_> {
+        Unsettled {
+            view: &self.view,
+            node: (tenant, host, instance),
+        }
+    }
+}
+
+/// A commit on its way.
+#[derive(Debug)]
+#[must_use]
+pub struct Unsettled<'a> {
+    view: &'a View,
+    node: (TenantId, HostId, InstanceId),
+}
+
+impl Drop for Unsettled<'_> {
+    fn drop(&mut self) {
+        let (tenant, host, instance) = self.node;
+        self.view.forget(tenant, host, instance);
     }
 }
 

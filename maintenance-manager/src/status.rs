@@ -1,6 +1,7 @@
 //! Errors as gRPC statuses.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use evenkeel_auth::AuthError;
 use evenkeel_domain::invalid::Invalid;
@@ -9,6 +10,15 @@ use tonic::{Code, Status};
 
 /// What a host shows that was heard lately.
 pub const RUNNING: &str = "Running";
+
+/// How long work with the database may take: a line to it that is cut says nothing.
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// Gives work with the database up that is not done in time. Nobody knows then whether it was: the caller asks again.
+pub async fn within<T>(work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    let away = |_| Status::unavailable("the database does not answer in time; try again");
+    tokio::time::timeout(WITHIN, work).await.map_err(away)?
+}
 
 /// How a call ended, for the metrics.
 pub fn outcome<T>(answer: &Result<T, Status>) -> &'static str {

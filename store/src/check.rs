@@ -2,7 +2,9 @@
 
 #[cfg(feature = "testing")]
 use sea_orm::ConnectionTrait;
+use sea_orm::TransactionTrait as _;
 
+use crate::bounded::{Bounded, within};
 use crate::error::StoreError;
 use crate::pool::Store;
 use crate::tx::{all, one};
@@ -64,7 +66,9 @@ impl Store {
         let sql = "SELECT current_setting('server_version_num')::integer, current_setting('server_version'), \
                    current_user::text, rolsuper OR rolbypassrls, to_regclass('seaql_migrations') IS NOT NULL \
                    FROM pg_roles WHERE rolname = current_user";
-        let Some(row) = one(&self.db, sql, []).await? else {
+        let tx = within(self.patience, self.db.begin()).await?;
+        let tx = Bounded::new(tx, self.patience);
+        let Some(row) = one(&tx, sql, []).await? else {
             return Ok(Err(Misfit::Unbound {
                 role: "?".to_owned(),
             }));
@@ -80,32 +84,7 @@ impl Store {
         if !row.try_get_by_index::<bool>(4)? {
             return Ok(Ok(Schema::Older));
         }
-        self.compare_schema().await
-    }
-
-    async fn compare_schema(&self) -> Result<Result<Schema, Misfit>, StoreError> {
-        let rows = all(
-            &self.db,
-            "SELECT version FROM seaql_migrations ORDER BY version",
-            [],
-        )
-        .await?;
-        let mut done = Vec::new();
-        for row in rows {
-            done.push(row.try_get_by_index::<String>(0)?);
-        }
-        let known: Vec<&str> = evenkeel_migrations::names().collect();
-        if let Some(step) = done.iter().find(|step| !known.contains(&step.as_str())) {
-            return Ok(Err(Misfit::SchemaNewer { step: step.clone() }));
-        }
-        let current = known
-            .iter()
-            .all(|step| done.iter().any(|done| done == step));
-        Ok(Ok(if current {
-            Schema::Current
-        } else {
-            Schema::Older
-        }))
+        compare_schema(&tx).await
     }
 
     /// Runs one statement for a test or a tool; never for a service.
@@ -113,4 +92,30 @@ impl Store {
     pub async fn unprepared(&self, sql: &str) -> Result<(), StoreError> {
         Ok(self.db.execute_unprepared(sql).await.map(drop)?)
     }
+}
+
+/// Compares the steps that were made with those that the program knows.
+async fn compare_schema(tx: &Bounded) -> Result<Result<Schema, Misfit>, StoreError> {
+    let rows = all(
+        tx,
+        "SELECT version FROM seaql_migrations ORDER BY version",
+        [],
+    )
+    .await?;
+    let mut done = Vec::new();
+    for row in rows {
+        done.push(row.try_get_by_index::<String>(0)?);
+    }
+    let known: Vec<&str> = evenkeel_migrations::names().collect();
+    if let Some(step) = done.iter().find(|step| !known.contains(&step.as_str())) {
+        return Ok(Err(Misfit::SchemaNewer { step: step.clone() }));
+    }
+    let current = known
+        .iter()
+        .all(|step| done.iter().any(|done| done == step));
+    Ok(Ok(if current {
+        Schema::Current
+    } else {
+        Schema::Older
+    }))
 }

@@ -7,6 +7,7 @@
 //! One file per aggregate; lists of all of them are in [`listing`], what they refer to is in [`related`]. Locks are taken
 //! in one order: the project's advisory lock, the node's state, the assignment, the run.
 
+mod bounded;
 mod chain;
 mod check;
 mod error;

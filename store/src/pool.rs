@@ -6,10 +6,12 @@ use std::time::Duration;
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::Secret;
 use evenkeel_migrations::Migrator;
+use sea_orm::sqlx::{self, Connection as _, PgConnection};
 use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection, TransactionTrait};
 use sea_orm_migration::MigratorTrait;
 use tokio::sync::Notify;
 
+use crate::bounded::within;
 use crate::error::StoreError;
 use crate::tx::{Actor, Entry, FleetTx, ProjectKey, Tx};
 
@@ -46,8 +48,22 @@ const IDLE_TRANSACTION: &str = "3000";
 pub struct Store {
     pub(crate) db: DatabaseConnection,
     pub(crate) url: Secret,
+    /// How long an answer of the database may be waited for.
+    pub(crate) patience: Duration,
     /// Told when something was committed that may be read in the change log.
     pub(crate) written: Arc<Notify>,
+}
+
+/// How long a connection may take to come to rest that nobody uses any more.
+const REST_WITHIN: Duration = Duration::from_secs(5);
+
+/// Whether a connection that was given back still leads somewhere. The pool asks it as well, but waits without limit, and
+/// each that leads nowhere would keep its place.
+async fn test_released(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    match tokio::time::timeout(REST_WITHIN, connection.ping()).await {
+        Ok(answered) => answered.map(|()| true),
+        Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
+    }
 }
 
 /// Connections beside those of the store, for what needs settings of its own.
@@ -86,6 +102,9 @@ impl Store {
             .connect_timeout(options.acquire_timeout)
             .test_before_acquire_if_idle_for(Duration::from_secs(5))
             .sqlx_logging(false)
+            .map_sqlx_postgres_pool_opts(|pool| {
+                pool.after_release(|connection, _| Box::pin(test_released(connection)))
+            })
             .map_sqlx_postgres_opts(move |connection| {
                 connection
                     .application_name("evenkeel")
@@ -94,6 +113,7 @@ impl Store {
         Ok(Self {
             db: Database::connect(connect).await?,
             url: Secret::new(url),
+            patience: options.statement_timeout + options.acquire_timeout,
             written: Arc::default(),
         })
     }
@@ -210,7 +230,7 @@ impl Store {
     /// # Errors
     /// It does not.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        Ok(self.db.ping().await?)
+        Ok(within(self.patience, self.db.ping()).await?)
     }
 
     /// Closes all connections.

@@ -1,5 +1,7 @@
 //! Projects. They are the tenants, so they are kept by whoever sees the whole fleet.
 
+use std::time::Duration;
+
 use evenkeel_domain::Time;
 use evenkeel_domain::tenant::{Project, ProjectName, TenantId};
 use sea_orm::{
@@ -116,6 +118,7 @@ pub async fn delete(tx: &FleetTx, id: TenantId, force: bool) -> Result<(), Store
     // A large project takes its time.
     let patience = "SELECT set_config('statement_timeout', '60000', true)";
     execute(tx.conn(), patience, []).await?;
+    tx.conn().wait_for(Duration::from_secs(65));
     // The order of locks: what is wanted and the states of nodes before the project, which their reports refer to.
     tx.write_wanted(id).await?;
     if force {

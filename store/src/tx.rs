@@ -6,13 +6,14 @@ use evenkeel_domain::tenant::{ProjectName, TenantId};
 use sea_orm::sea_query::Expr;
 use sea_orm::sea_query::extension::postgres::PgFunc;
 use sea_orm::{
-    ColumnTrait, ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, DeleteMany,
-    EntityTrait, ExprTrait, FromQueryResult, IdenStatic, Iterable, QueryFilter, QueryResult,
-    Select, Statement, TransactionTrait, TryGetError, UpdateMany, Value,
+    ColumnTrait, ConnectionTrait, DbBackend, DeleteMany, EntityTrait, ExprTrait, FromQueryResult,
+    IdenStatic, Iterable, QueryFilter, QueryResult, Select, Statement, TransactionTrait,
+    TryGetError, UpdateMany, Value,
 };
 use tokio::sync::Notify;
 use uuid::Uuid;
 
+use crate::bounded::{Bounded, within};
 use crate::error::StoreError;
 use crate::pool::Store;
 
@@ -54,7 +55,7 @@ pub enum Entry {
 /// is closed if that fails.
 #[derive(Debug)]
 pub struct Tx {
-    open: DatabaseTransaction,
+    open: Bounded,
     tenant: TenantId,
     /// Told when it is committed; none if it cannot write.
     written: Option<Arc<Notify>>,
@@ -63,7 +64,7 @@ pub struct Tx {
 /// An open transaction that sees all projects. Dropping it rolls back.
 #[derive(Debug)]
 pub struct FleetTx {
-    open: DatabaseTransaction,
+    open: Bounded,
     written: Arc<Notify>,
 }
 
@@ -79,7 +80,7 @@ impl Tx {
         tenant: TenantId,
         how: &Entry,
     ) -> Result<Self, StoreError> {
-        let tx = begin(&store.db, how).await?;
+        let tx = begin(store, how).await?;
         begun(&tx, scoped(&tenant.to_string()), &settings(how)).await?;
         Ok(Self {
             open: tx,
@@ -98,7 +99,7 @@ impl Tx {
             ProjectKey::Named(name) => (Some(name.to_string()), None),
             ProjectKey::Id(id) => (None, Some(id.uuid())),
         };
-        let tx = begin(&store.db, how).await?;
+        let tx = begin(store, how).await?;
         let entered = (ENTERED, vec![name.into(), id.into()]);
         let Some(row) = begun(&tx, entered, &settings(how)).await? else {
             return Ok(None);
@@ -123,15 +124,11 @@ impl Tx {
     /// # Errors
     /// The database cannot be reached; then nothing was changed, or everything was.
     pub async fn commit(self) -> Result<(), StoreError> {
-        let committed = self.open.commit().await;
-        // Also when nobody knows whether it was.
-        if let Some(written) = self.written {
-            written.notify_one();
-        }
-        Ok(committed?)
+        let _told = self.written.map(Tells);
+        Ok(self.open.commit().await?)
     }
 
-    pub(crate) fn conn(&self) -> &DatabaseTransaction {
+    pub(crate) fn conn(&self) -> &Bounded {
         &self.open
     }
 
@@ -198,7 +195,7 @@ impl Tx {
 
 impl FleetTx {
     pub(crate) async fn open(store: &Store, actor: Option<&Actor>) -> Result<Self, StoreError> {
-        let tx = store.db.begin().await?;
+        let tx = begin(store, &Entry::Read).await?;
         begun(&tx, scoped("*"), &actor.map(noted).unwrap_or_default()).await?;
         Ok(Self {
             open: tx,
@@ -211,13 +208,11 @@ impl FleetTx {
     /// # Errors
     /// The database cannot be reached; then nothing was changed, or everything was.
     pub async fn commit(self) -> Result<(), StoreError> {
-        let committed = self.open.commit().await;
-        // Also when nobody knows whether it was.
-        self.written.notify_one();
-        Ok(committed?)
+        let _told = Tells(self.written);
+        Ok(self.open.commit().await?)
     }
 
-    pub(crate) fn conn(&self) -> &DatabaseTransaction {
+    pub(crate) fn conn(&self) -> &Bounded {
         &self.open
     }
 
@@ -228,11 +223,7 @@ impl FleetTx {
 }
 
 /// Takes the lock of a project.
-async fn advisory(
-    tx: &DatabaseTransaction,
-    tenant: TenantId,
-    function: &str,
-) -> Result<(), StoreError> {
+async fn advisory(tx: &Bounded, tenant: TenantId, function: &str) -> Result<(), StoreError> {
     let (high, low) = tenant.uuid().as_u64_pair();
     let key = (high ^ low).cast_signed();
     let sql = format!("SELECT {function}($1)");
@@ -301,13 +292,23 @@ fn noted(actor: &Actor) -> Settings<'_> {
     ]
 }
 
+/// Tells of a commit, also when nobody knows whether it was one, or waits for it any more.
+struct Tells(Arc<Notify>);
+
+impl Drop for Tells {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
 /// Who is told of a commit.
 fn told_by(store: &Store, how: &Entry) -> Option<Arc<Notify>> {
     (*how != Entry::Snapshot).then(|| Arc::clone(&store.written))
 }
 
-async fn begin(db: &DatabaseConnection, how: &Entry) -> Result<DatabaseTransaction, StoreError> {
-    let tx = db.begin().await?;
+async fn begin(store: &Store, how: &Entry) -> Result<Bounded, StoreError> {
+    let tx = within(store.patience, store.db.begin()).await?;
+    let tx = Bounded::new(tx, store.patience);
     if *how == Entry::Snapshot {
         // Both in one, before anything else is asked.
         let snapshot = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY";
@@ -340,7 +341,7 @@ pub(crate) fn begins(sql: &str) -> bool {
 /// Sets the scope and more in one statement, and gives its row. The settings are local to the transaction, or the pool
 /// would hand one tenant's rows to another.
 async fn begun(
-    tx: &DatabaseTransaction,
+    tx: &Bounded,
     (scope, mut values): Call,
     also: &[(&str, &str)],
 ) -> Result<Option<QueryResult>, StoreError> {

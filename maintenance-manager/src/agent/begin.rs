@@ -13,7 +13,7 @@ use crate::agent::report;
 use crate::agent::wire::timestamp;
 use crate::caller::Node;
 use crate::manager::MaintenanceManager;
-use crate::progress::Scene;
+use crate::progress::{Scene, Turn};
 use crate::status;
 
 /// Gives leave, or says why not.
@@ -23,8 +23,19 @@ pub async fn begin(
     request: BeginRequest,
 ) -> Result<BeginResponse, Status> {
     let attempt = attempt(&request.attempt_id)?;
-    let machine = Machine::Host(node.host);
-    let mut scene = Scene::open(manager, node.tenant, machine, true).await?;
+    let judged = manager.in_turn(|turn| judge(turn, node, attempt, request));
+    judged.await
+}
+
+async fn judge(
+    turn: Turn<'_>,
+    node: &Node,
+    attempt: AttemptId,
+    request: BeginRequest,
+) -> Result<BeginResponse, Status> {
+    let machine = (node.tenant, Machine::Host(node.host));
+    let scene = Scene::open(turn, machine, true).await;
+    let mut scene = scene.map_err(status::store)?;
     report::trusted(&scene.host, &scene.world)?;
     let now = scene.now;
     let run = scene.run_of(attempt).await.map_err(status::store)?;

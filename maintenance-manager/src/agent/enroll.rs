@@ -1,5 +1,7 @@
 //! How a node arrives (engine section 8).
 
+use std::time::Duration;
+
 use evenkeel_auth::JoinToken as Secret;
 use evenkeel_domain::Time;
 use evenkeel_domain::host::{Host, Registration, SerialNumber, parse_uuid};
@@ -22,6 +24,9 @@ use crate::manager::MaintenanceManager;
 use crate::settings::delta;
 use crate::status;
 
+/// How long a machine may wait to come in.
+const DOOR_WITHIN: Duration = Duration::from_secs(10);
+
 /// What a machine says of itself, read.
 struct Claim {
     joining: Joining,
@@ -40,8 +45,21 @@ pub async fn enroll(
     let claim = read(request).map_err(status::invalid)?;
     let now = manager.now();
 
-    let closed = |_| Status::unavailable("the server stops");
-    let _door = manager.doors.acquire().await.map_err(closed)?;
+    let door = tokio::time::timeout(DOOR_WITHIN, manager.doors.acquire());
+    let Ok(Ok(_door)) = door.await else {
+        let text = "too many machines arrive at once; try again";
+        return Err(Status::unavailable(text));
+    };
+    status::within(entered(manager, digest, &claim, now)).await
+}
+
+/// Lets a machine in, and gives it its credential.
+async fn entered(
+    manager: &MaintenanceManager,
+    digest: [u8; 32],
+    claim: &Claim,
+    now: Time,
+) -> Result<EnrollResponse, Status> {
     let fleet = manager.store.fleet().await.map_err(status::store)?;
     let tenant = join_tokens::tenant_of(&fleet, digest)
         .await
@@ -53,7 +71,7 @@ pub async fn enroll(
         .map_err(status::store)?;
     drop(fleet);
 
-    let (host, instance) = admit(manager, tenant, digest, &claim, now).await?;
+    let (host, instance) = admit(manager, tenant, digest, claim, now).await?;
     let lifetime = delta(manager.settings.credential_lifetime);
     let issued = manager
         .authority
@@ -136,9 +154,9 @@ async fn admit(
             .await
             .map_err(status::store)?;
     }
-    let committed = tx.commit().await;
-    manager.view.forget(tenant, host.id, instance.id);
-    committed.map_err(status::store)?;
+    let unsettled = manager.unsettled(tenant, host.id, instance.id);
+    tx.commit().await.map_err(status::store)?;
+    drop(unsettled);
     manager.contacts.heard(tenant, instance.id, now, None);
     Ok((host, instance))
 }

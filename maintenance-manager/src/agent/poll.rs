@@ -21,7 +21,7 @@ use crate::caller::Node;
 use crate::desk::{Case, Door, Lane, OwnWords, Verdict, Words};
 use crate::holds::Carried;
 use crate::manager::MaintenanceManager;
-use crate::progress::Scene;
+use crate::progress::{Scene, Turn};
 use crate::settings::delta;
 use crate::status;
 use crate::view::{Answer, Hit, OwnAnswer, Said, Who};
@@ -81,7 +81,7 @@ pub async fn poll(
         told
     };
     manager.desk.polls(Door::Own).news.increment(1);
-    let answer = Box::pin(with_news(manager, node, *told)).await?;
+    let answer = manager.in_turn(|turn| with_news(turn, node, *told)).await?;
     respond(manager, node, &answer, None)
 }
 
@@ -184,13 +184,10 @@ fn respond(
 }
 
 /// News is written before the answer.
-async fn with_news(
-    manager: &MaintenanceManager,
-    node: &Node,
-    told: Told,
-) -> Result<Answer, Status> {
-    let machine = Machine::Host(node.host);
-    let mut scene = Scene::open(manager, node.tenant, machine, false).await?;
+async fn with_news(turn: Turn<'_>, node: &Node, told: Told) -> Result<Answer, Status> {
+    let machine = (node.tenant, Machine::Host(node.host));
+    let scene = Scene::open(turn, machine, false).await;
+    let mut scene = scene.map_err(status::store)?;
     report::trusted(&scene.host, &scene.world)?;
     let words = told.words;
     let has_facts = told.facts.is_some();
@@ -238,7 +235,7 @@ async fn alone(
     node: &Node,
     words: &OwnWords,
 ) -> Result<Option<Answer>, Status> {
-    let answered = answer_alone(manager, node, words).await;
+    let answered = status::within(answer_alone(manager, node, words)).await;
     let polls = manager.desk.polls(Door::Own);
     match &answered {
         Ok(Some(_)) => polls.miss.increment(1),

@@ -13,7 +13,7 @@ use crate::agent::wire::{self, timestamp};
 use crate::agent::{account, begin};
 use crate::caller::Node;
 use crate::manager::MaintenanceManager;
-use crate::progress::{Beginning, Scene};
+use crate::progress::{Beginning, Scene, Turn};
 use crate::status;
 
 /// The most events of one report.
@@ -38,10 +38,23 @@ pub async fn report(
         happening.evidence.account = account;
         events.push(happening);
     }
-    let machine = Machine::Host(node.host);
-    let mut scene = Scene::open(manager, node.tenant, machine, false).await?;
+    let digest = request.target_digest;
+    let kept = manager.in_turn(|turn| keep(turn, node, attempt, &digest, events));
+    kept.await
+}
+
+async fn keep(
+    turn: Turn<'_>,
+    node: &Node,
+    attempt: AttemptId,
+    digest: &str,
+    events: Vec<Happening>,
+) -> Result<ReportResponse, Status> {
+    let machine = (node.tenant, Machine::Host(node.host));
+    let scene = Scene::open(turn, machine, false).await;
+    let mut scene = scene.map_err(status::store)?;
     trusted(&scene.host, &scene.world)?;
-    let stored = store(&mut scene, attempt, &request.target_digest, events).await;
+    let stored = store(&mut scene, attempt, digest, events).await;
     let (run, acknowledged) = stored.map_err(status::store)?;
     let now = scene.now;
     scene.commit().await.map_err(status::store)?;

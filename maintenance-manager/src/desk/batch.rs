@@ -1,7 +1,7 @@
 //! Looks at polls of one project together.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::host::Host;
@@ -16,9 +16,6 @@ use super::queue::{Seat, Waiting};
 use super::{Case, Inner, Looked, Verdict, Words};
 use crate::view::{Learnt, Pass};
 use crate::{agent, eim, status};
-
-/// How long a batch may take: a line to the database that is cut says nothing, and there are few desks.
-const WITHIN: Duration = Duration::from_secs(10);
 
 /// Looks at those who wait until nobody does.
 pub async fn work(mut seat: Seat) {
@@ -40,13 +37,8 @@ async fn answer(desk: Arc<Inner>, batch: Vec<Waiting>) {
     // What is committed from here on may be missed below, and is applied in a later pass.
     let as_of = desk.view.pass();
     let cases: Vec<&Case> = batch.iter().map(|waiting| &waiting.case).collect();
-    let judged = tokio::time::timeout(WITHIN, desk.judge(tenant, &cases)).await;
-    let judged = match judged {
-        Ok(judged) => judged.map_err(status::store),
-        Err(_) => Err(Status::unavailable(
-            "the database does not answer in time; try again",
-        )),
-    };
+    let judged = async { desk.judge(tenant, &cases).await.map_err(status::store) };
+    let judged = status::within(judged).await;
     count(&desk, batch.len(), begun);
     match judged {
         Ok(judged) => {

@@ -2,14 +2,16 @@
 //! reader looks by itself as well, so one that is lost costs a moment.
 
 use std::future::ready;
+use std::io::ErrorKind;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_kit::Secret;
-use sea_orm::sqlx::Error;
 use sea_orm::sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sea_orm::sqlx::{Error, Executor as _};
 use sea_orm::{DbErr, RuntimeErr};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::StoreError;
@@ -24,6 +26,11 @@ const APART: Duration = Duration::from_millis(20);
 
 /// How long to wait before another try to listen, and for a connection.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long it may be quiet before it is asked whether anybody is there, and how long that may take: a line that leads
+/// nowhere is as quiet as a night without changes.
+const QUIET: Duration = Duration::from_secs(30);
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Hears when something was committed, on a connection of its own.
 #[derive(Debug)]
@@ -74,14 +81,22 @@ async fn listen(url: &Secret) -> Result<PgListener, Error> {
         .idle_timeout(None)
         .acquire_timeout(PATIENCE)
         .connect_lazy_with(options);
-    let mut listener = PgListener::connect_with(&one).await?;
-    listener.listen(CHANNEL).await?;
-    Ok(listener)
+    let listening = async {
+        let mut listener = PgListener::connect_with(&one).await?;
+        listener.listen(CHANNEL).await?;
+        Ok(listener)
+    };
+    answered(listening).await
 }
 
 /// Waits for a hint, or until its connection was lost and is there again; then takes what has come besides.
 async fn hear(listener: &mut PgListener) -> Result<(), Error> {
-    listener.try_recv().await?;
+    loop {
+        match timeout(QUIET, listener.try_recv()).await {
+            Ok(heard) => break heard.map(drop)?,
+            Err(_) => is_there(listener).await?,
+        }
+    }
     loop {
         tokio::select! {
             biased;
@@ -90,6 +105,19 @@ async fn hear(listener: &mut PgListener) -> Result<(), Error> {
             }
             () = ready(()) => return Ok(()),
         }
+    }
+}
+
+/// Asks whether anybody is there. What is told meanwhile is kept.
+async fn is_there(listener: &mut PgListener) -> Result<(), Error> {
+    answered(listener.execute("SELECT 1")).await.map(drop)
+}
+
+/// Waits for an answer, but not for ever.
+async fn answered<T>(answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    match timeout(ANSWERS_WITHIN, answer).await {
+        Ok(answered) => answered,
+        Err(_) => Err(Error::Io(ErrorKind::TimedOut.into())),
     }
 }
 
@@ -103,7 +131,8 @@ impl Store {
                 () = self.written.notified() => {}
             }
             // What cannot be told is seen all the same, a moment later.
-            let _ = execute(&self.db, "SELECT pg_notify($1, '')", [CHANNEL.into()]).await;
+            let told = execute(&self.db, "SELECT pg_notify($1, '')", [CHANNEL.into()]);
+            let _ = timeout(self.patience, told).await;
             tokio::time::sleep(APART).await;
         }
     }

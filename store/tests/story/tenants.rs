@@ -330,3 +330,18 @@ async fn the_change_log_says_who_did_what() {
     let before = changes[1].before.as_ref().expect("the row before");
     assert_eq!(before["name"], "edge");
 }
+
+#[tokio::test]
+async fn a_transaction_in_which_something_failed_is_never_called_committed() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (host, _) = node(&store, tenant, 1).await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    // It has an instance.
+    let deleted = hosts::delete(&tx, host.id).await;
+    assert!(
+        matches!(deleted, Err(StoreError::Conflict(_))),
+        "{deleted:?}"
+    );
+    assert!(tx.commit().await.is_err());
+}

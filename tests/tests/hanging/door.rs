@@ -44,8 +44,16 @@ struct State {
     passage: Passage,
     /// The socket of the database.
     database: PathBuf,
-    /// What passes from the next commit on; that one is the first.
-    at_commit: Option<Passage>,
+    /// Connections of an earlier era lead nowhere.
+    era: u32,
+    /// What happens at the next commit, just before it passes.
+    at_commit: Option<Event>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Passage(Passage),
+    Era,
 }
 
 /// Which way something is said.
@@ -60,6 +68,7 @@ enum Heading {
 struct Line {
     control: watch::Sender<State>,
     state: watch::Receiver<State>,
+    era: u32,
 }
 
 impl Door {
@@ -70,6 +79,7 @@ impl Door {
         let state = watch::Sender::new(State {
             passage: Passage::Open,
             database: database.to_owned(),
+            era: 0,
             at_commit: None,
         });
         let (tell, listens) = watch::channel(false);
@@ -110,8 +120,13 @@ impl Door {
 
     /// From the next commit on only this passes. The commit itself is the first that does, or does not.
     pub fn at_commit(&self, passage: Passage) {
-        self.state
-            .send_modify(|state| state.at_commit = Some(passage));
+        self.prepare(Event::Passage(passage));
+    }
+
+    /// From the next commit on the connections that there are lead nowhere: not even their end is told. New ones are as
+    /// ever.
+    pub fn leave_behind_at_commit(&self) {
+        self.prepare(Event::Era);
     }
 
     /// Waits until what was prepared for a commit has happened.
@@ -132,6 +147,11 @@ impl Door {
         self.state.send_modify(|state| state.passage = passage);
     }
 
+    fn prepare(&self, event: Event) {
+        self.state
+            .send_modify(|state| state.at_commit = Some(event));
+    }
+
     async fn until_listens(&self, wanted: bool) {
         let mut listens = self.listens.clone();
         let there = listens.wait_for(|listens| *listens == wanted).await;
@@ -139,42 +159,53 @@ impl Door {
     }
 }
 
-impl Passage {
-    /// Whether something that is said this way passes.
-    fn lets_pass(self, heading: Heading) -> bool {
-        match self {
-            Self::Open => true,
-            Self::Mute => heading == Heading::Database,
-            Self::Silent | Self::Shut => false,
-        }
+impl State {
+    /// Whether something that is said on a connection of this era passes.
+    fn lets_pass(&self, heading: Heading, era: u32) -> bool {
+        era == self.era
+            && match self.passage {
+                Passage::Open => true,
+                Passage::Mute => heading == Heading::Database,
+                Passage::Silent | Passage::Shut => false,
+            }
     }
 }
 
 impl Line {
     fn new(control: &watch::Sender<State>) -> Self {
+        let state = control.subscribe();
+        let era = state.borrow().era;
         Self {
             control: control.clone(),
-            state: control.subscribe(),
+            state,
+            era,
         }
     }
 
     /// Waits until what is said this way passes.
     async fn passes(&mut self, heading: Heading) {
-        let passes = |state: &State| state.passage.lets_pass(heading);
-        drop(self.state.wait_for(passes).await);
+        let era = self.era;
+        drop(
+            self.state
+                .wait_for(|state| state.lets_pass(heading, era))
+                .await,
+        );
     }
 
     /// Looks whether something that was prepared happens now.
     fn hears(&self, said: &[u8]) {
         self.control.send_if_modified(|state| {
-            let Some(passage) = state.at_commit else {
+            let Some(event) = state.at_commit else {
                 return false;
             };
             if !said.windows(COMMIT.len()).any(|part| part == COMMIT) {
                 return false;
             }
             state.at_commit = None;
-            state.passage = passage;
+            match event {
+                Event::Passage(passage) => state.passage = passage,
+                Event::Era => state.era += 1,
+            }
             true
         });
     }

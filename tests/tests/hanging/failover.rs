@@ -1,7 +1,12 @@
 //! Another database takes the place of the one that there was.
 
+use std::time::Duration;
+
 use super::house::{House, until};
 use super::node::Node;
+
+/// How long a node waits for an answer before it gives a call up.
+const IMPATIENCE: Duration = Duration::from_secs(3);
 
 /// Why the view begins anew: what it follows is another server.
 const OTHER_SERVER: &str = r#"why="server""#;
@@ -39,6 +44,46 @@ async fn what_only_the_lost_database_knew_is_told_to_nobody_by_the_one_that_take
     assert_eq!(lost.ask_until_answered().await, "idle");
     assert_eq!(house.counted(REBUILDS, OTHER_SERVER).await, 1);
     assert!(house.is_running(), "without a restart");
+    house.close().await;
+}
+
+/// A host that is gone does not hang up, and nobody else does in its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_lead_nowhere_hold_up_nobody_for_long() {
+    let house = House::with_connections(3).await;
+    let nodes = [
+        Node::own(&house, 1).await,
+        Node::own(&house, 2).await,
+        Node::own(&house, 3).await,
+        Node::own(&house, 4).await,
+    ];
+    house.until_remembered(&nodes).await;
+
+    house.door.leave_behind_at_commit();
+    let [one, two, three, four] = &nodes;
+    let ended = tokio::join!(
+        Box::pin(tokio::time::timeout(IMPATIENCE, one.tell_facts())),
+        Box::pin(tokio::time::timeout(IMPATIENCE, two.tell_facts())),
+        Box::pin(tokio::time::timeout(IMPATIENCE, three.tell_facts())),
+        Box::pin(tokio::time::timeout(IMPATIENCE, four.tell_facts())),
+    );
+    let first = [&ended.0, &ended.1, &ended.2, &ended.3];
+    let lost = first.iter().any(|ended| !matches!(ended, Ok(Ok(()))));
+    assert!(lost, "nobody's commit was lost: this shows nothing");
+
+    for node in &nodes {
+        until("its news is taken", async || {
+            let told = tokio::time::timeout(IMPATIENCE, node.tell_facts()).await;
+            told.ok()?.ok()
+        })
+        .await;
+    }
+    until("it is ready", async || {
+        (house.health("/readyz").await.0 == 200).then_some(())
+    })
+    .await;
+    house.wish(&one.instance).await;
+    one.ask_until_told("apply").await;
     house.close().await;
 }
 

@@ -67,10 +67,15 @@ pub struct House {
 impl House {
     /// Starts a server with an empty database.
     pub async fn open() -> Self {
+        Self::with_connections(16).await
+    }
+
+    /// Starts a server that has so many connections to its database.
+    pub async fn with_connections(most: u32) -> Self {
         let database = Database::start().await;
         let door = Door::to(&database.socket()).await;
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let settings = settings(folder.path(), door.address());
+        let settings = settings(folder.path(), door.address(), most);
         fs::write(folder.path().join("server.toml"), settings).expect("a configuration");
         let (server, places) = start(folder.path()).await;
         let place = |name: &str| places[name].as_str().expect("an address").to_owned();
@@ -202,11 +207,12 @@ pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T 
 }
 
 /// What goes on by itself at times of its own is put off, so that what a test says is all that is written.
-fn settings(folder: &Path, database: SocketAddr) -> String {
+fn settings(folder: &Path, database: SocketAddr, connections: u32) -> String {
     let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
     format!(
         "data_dir = {:?}\n[log]\nlevel = \"warn\"\n\
          [database]\nurl = \"postgres://evenkeel@{database}/evenkeel?sslmode=disable\"\n\
+         max_connections = {connections}\n\
          [auth]\nkeys = {:?}\nca = {:?}\n[rest]\nanswer_within = \"{}s\"\n\
          [maintenance_manager]\ncontacts_every = \"1h\"\ntrack_every = \"1h\"\nsilent_every = \"1h\"\n\
          [maintenance_manager.view]\nmax_staleness = \"{}s\"\naudit_every = 0\n",

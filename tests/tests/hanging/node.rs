@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
+use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::decision::Act;
 use evenkeel_proto::agent::event::News;
 use evenkeel_proto::agent::{
-    Downloaded, Downloading, EnrollRequest, EnrollResponse, Event, Facts, Identity, OsRelease,
-    PollRequest, PollResponse, ReportRequest,
+    BeginRequest, Downloaded, Downloading, EnrollRequest, EnrollResponse, Event, Facts, Identity,
+    OsRelease, PollRequest, PollResponse, ReportRequest,
 };
 use evenkeel_proto::maintmgr::maintmgr_service_client::MaintmgrServiceClient;
 use evenkeel_proto::maintmgr::update_status::StatusType;
@@ -187,6 +188,25 @@ impl Node {
         };
         let answer = self.client().report(self.with(request)).await?;
         Ok(answer.into_inner().acknowledged)
+    }
+
+    /// Asks for leave. Whether it was given.
+    pub async fn begin(&self, target: &str) -> Result<bool, Status> {
+        let request = BeginRequest {
+            attempt_id: ATTEMPT.to_string(),
+            target_digest: target.to_owned(),
+            last_sequence: 2,
+        };
+        let answer = self.client().begin(self.with(request)).await?;
+        Ok(matches!(
+            answer.into_inner().answer,
+            Some(Answer::Granted(_))
+        ))
+    }
+
+    /// Another machine joins over its line.
+    pub async fn bring(&self, token: &str, nth: u8) -> Result<(), Status> {
+        enroll(self.channel.clone(), token, nth).await.map(drop)
     }
 
     /// Shows a sample, as the ancestor's agents do.
