@@ -101,7 +101,12 @@ impl Tx {
         };
         let tx = begin(store, how).await?;
         let entered = (ENTERED, vec![name.into(), id.into()]);
-        let Some(row) = begun(&tx, entered, &settings(how)).await? else {
+        let mut settings = settings(how);
+        if *how == Entry::Read {
+            // Here one thing is read by its id. No plan depends on which it is, and each connection would plan six times.
+            settings.push(("plan_cache_mode", "force_generic_plan"));
+        }
+        let Some(row) = begun(&tx, entered, &settings).await? else {
             return Ok(None);
         };
         let tenant: Option<Uuid> = row.try_get_by_index(0)?;

@@ -40,7 +40,7 @@ pub async fn summarize_hosts(
         .map(|text| filter::parse(Resource::Host, text))
         .transpose()
         .map_err(|bad| Problem::not_understood("filter", &bad))?;
-    let tx = app.read(&call).await?;
+    let tx = app.snapshot(&call).await?;
     let counted = hosts::summary(&tx, filter.as_ref()).await?;
     let shown = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     Ok(Json(HostSummary {

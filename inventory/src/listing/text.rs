@@ -35,6 +35,8 @@ impl Text {
         if items.is_empty() {
             return;
         }
+        // With room for what stands behind them: they are long.
+        self.bytes.reserve(items.len() + 256);
         if self.has_items {
             self.bytes.push(b',');
         }
@@ -69,8 +71,12 @@ impl Text {
 /// Items as JSON, separated by commas.
 pub fn items<T: Serialize>(items: &[T]) -> Result<Vec<u8>, Problem> {
     let mut bytes = Vec::new();
-    for item in items {
-        if !bytes.is_empty() {
+    for (place, item) in items.iter().enumerate() {
+        if place == 1 {
+            // The others are about as long as the first.
+            bytes.reserve((bytes.len() + bytes.len() / 8).saturating_mul(items.len()));
+        }
+        if place > 0 {
             bytes.push(b',');
         }
         serde_json::to_writer(&mut bytes, item).map_err(|error| {

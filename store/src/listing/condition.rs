@@ -155,6 +155,7 @@ fn along(
     {
         return Ok(short);
     }
+    draft.look_beyond();
     let inner = along(draft, &mut other, rest, end)?;
     let rows = match link.rows {
         Some(rows) => level.tie(&other, rows),
@@ -316,14 +317,35 @@ mod tests {
     }
 
     #[test]
+    fn what_stands_in_the_row_or_refers_to_another_is_not_looked_for_far_away() {
+        let looks_far = |resource, text| {
+            let filter = parse(resource, text).expect("a filter");
+            let mut draft = Draft::new(Uuid::nil());
+            let mut level = draft.level(resource);
+            written(&mut draft, &mut level, &filter).expect("a condition");
+            draft.looks_far()
+        };
+        assert!(!looks_far(Resource::Host, "name == 'a'"));
+        assert!(!looks_far(
+            Resource::Host,
+            "site.resourceId == 'site-0a1b2c3d'"
+        ));
+        assert!(looks_far(
+            Resource::Run,
+            "instance.host.site.resourceId == 'site-0a1b2c3d'"
+        ));
+        assert!(looks_far(Resource::Host, "name = 'a'"));
+    }
+
+    #[test]
     fn a_list_is_known_by_what_it_looks_for_and_not_by_where() {
         let filter = "name = 'a' OR name = 'b' OR note = 'c'";
         let filter = parse(Resource::Host, filter).expect("a filter");
         let mut draft = Draft::new(Uuid::nil());
-        assert!(!draft.looks_into_texts());
+        assert!(!draft.looks_far());
         let mut level = draft.level(Resource::Host);
         let condition = written(&mut draft, &mut level, &filter).expect("a condition");
-        assert!(draft.looks_into_texts());
+        assert!(draft.looks_far());
         assert_eq!(
             draft.unfolded(&condition),
             "((t0.name) ILIKE $2 OR (t0.name) ILIKE $3 OR (t0.note) ILIKE $4)"

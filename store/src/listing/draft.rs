@@ -13,7 +13,7 @@ use crate::error::StoreError;
 pub struct Draft {
     values: Vec<Value>,
     levels: usize,
-    looks_into_texts: bool,
+    looks_far: bool,
     /// What was written of texts that are kept in small letters, and what would stand there if they were not.
     folded: Vec<(String, String)>,
 }
@@ -29,7 +29,7 @@ impl Draft {
         Self {
             values,
             levels: 0,
-            looks_into_texts: false,
+            looks_far: false,
             folded: Vec::new(),
         }
     }
@@ -47,13 +47,18 @@ impl Draft {
 
     /// A parameter with a pattern. What has it is found by looking into all texts.
     pub fn bind_pattern(&mut self, pattern: &str) -> String {
-        self.looks_into_texts = true;
+        self.looks_far = true;
         self.bind_text(pattern)
     }
 
-    /// Whether what is written so far looks for parts of texts.
-    pub const fn looks_into_texts(&self) -> bool {
-        self.looks_into_texts
+    /// Notes that another resource is looked at for each row.
+    pub const fn look_beyond(&mut self) {
+        self.looks_far = true;
+    }
+
+    /// Whether what is written so far looks for parts of texts or at other resources.
+    pub const fn looks_far(&self) -> bool {
+        self.looks_far
     }
 
     /// Notes what was written of a text that is kept in small letters, and what would stand there if it were not.

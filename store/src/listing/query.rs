@@ -19,8 +19,9 @@ pub struct Query {
     /// What the list has, without its order.
     whole: String,
     condition: String,
-    /// Whether the condition looks for parts of texts: no index answers it, and to look once is dear enough.
-    looks_into_texts: bool,
+    /// Whether the condition looks for parts of texts or at other resources: no index answers it alone, and to look once is
+    /// dear enough.
+    looks_far: bool,
     values: Vec<Value>,
     id: String,
     order: Order,
@@ -96,7 +97,7 @@ impl Query {
             rows: rows(&mut level),
             whole,
             condition,
-            looks_into_texts: draft.looks_into_texts(),
+            looks_far: draft.looks_far(),
             tally: level.table.tally.filter(|_| is_whole),
             values: draft.into_values(),
             id,
@@ -122,10 +123,10 @@ impl Query {
         Ok(count.cast_unsigned())
     }
 
-    /// A page that begins there and has at most so many. Beside a condition that looks for parts of texts, it is one statement
-    /// that counts as well; else an index serves each of the two.
+    /// A page that begins there and has at most so many. Beside a condition that looks far, it is one statement that counts as
+    /// well; else an index serves each of the two.
     pub async fn page(&self, tx: &Tx, start: Start, limit: u64) -> Result<Page, StoreError> {
-        let counted = if self.looks_into_texts {
+        let counted = if self.looks_far {
             None
         } else {
             Some(self.count(tx).await?)
@@ -147,7 +148,7 @@ impl Query {
 
     /// The statement that reads a page forwards, and its values.
     pub fn statement(&self, start: Start, limit: u64) -> (String, Vec<Value>) {
-        if self.looks_into_texts {
+        if self.looks_far {
             self.counted_part(start, limit)
         } else {
             self.part(&self.order, start, limit)
