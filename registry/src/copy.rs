@@ -18,13 +18,13 @@ use crate::error::{Class, Got, RegistryError};
 use crate::finding::{Finding, FindingKind};
 use crate::layout::Layout;
 use crate::oci::web::Web;
-use crate::source::{At, Manifest, Registry, Repository, Tag};
+use crate::source::{At, Manifest, Registry, Repository, Tag, Tagged};
 use crate::trust::SigningKey;
 use files::Files;
 use transfer::Transfer;
 
-pub(crate) use files::{FILE_TYPE, Named, Role, files_of, image_digest, named};
-pub use files::{FILES_TYPE, title_of};
+pub(crate) use files::{FILE_TYPE, Named, Role, named};
+pub use files::{FILES_TYPE, files_of, image_digest, title_of};
 
 /// Is told how far something is.
 pub trait Tell: Send {
@@ -160,14 +160,6 @@ impl Revision {
     }
 }
 
-/// A tag, and where it is to lead when all that it leads to is there.
-#[derive(Clone, Debug)]
-struct Tagged {
-    repository: Repository,
-    tag: Tag,
-    digest: Digest,
-}
-
 /// Copies profiles with their signatures and files.
 ///
 /// # Errors
@@ -221,22 +213,20 @@ pub async fn copy(
     }
     tell.step("tags", of, of);
     give(to, &tags).await?;
+    transfer.forget_notes().await;
     Ok(transfer.copied)
 }
 
-/// Gives tags to what came by its digest. It is read in the new place once more: so the manifests of all that is moved
-/// are not in memory together, and no tag leads to what did not arrive.
+/// Gives tags to what came by its digest.
 async fn give(to: &dyn Registry, tags: &[Tagged]) -> Result<(), MoveError> {
-    for one in tags {
-        let (repository, tag) = (&one.repository, &one.tag);
-        let about = || MoveError::about(format!("{repository}:{tag}"));
-        let manifest = to.manifest(repository, &At::Digest(one.digest)).await;
-        let manifest = manifest.and_then(|found| found.ok_or(RegistryError::NotThere));
-        to.push_manifest(repository, Some(tag), &manifest.map_err(about())?)
-            .await
-            .map_err(about())?;
-    }
-    Ok(())
+    to.give(tags).await.map_err(|(number, error)| {
+        let one = number.and_then(|number| tags.get(number));
+        let what = one.map_or_else(
+            || "the tags".to_owned(),
+            |one| format!("{}:{}", one.repository, one.tag),
+        );
+        MoveError::about(what)(error)
+    })
 }
 
 /// Copies all that lies in a layout, byte for byte.
@@ -277,9 +267,11 @@ pub async fn everything(
         });
     }
     tell.step("tags", of, of);
+    let mut first = Vec::new();
     for (repository, digest) in &signatures {
-        transfer.signatures(repository, digest).await?;
+        first.extend(transfer.signatures(repository, digest).await?);
     }
+    give(to, &first).await?;
     give(to, &others).await?;
     let is_profile = |one: &&Tagged| !one.repository.as_str().ends_with("/files");
     transfer.copied.revisions = others.iter().filter(is_profile).count() as u64;
@@ -343,7 +335,7 @@ fn usable<T>(
 }
 
 /// An error of a registry as it is told to people.
-pub(crate) fn finding_of(error: &RegistryError) -> Finding {
+pub fn finding_of(error: &RegistryError) -> Finding {
     let kind = match error {
         RegistryError::Unreachable(_) | RegistryError::Stalled | RegistryError::Io(_) => {
             FindingKind::Unreachable

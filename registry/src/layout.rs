@@ -21,8 +21,8 @@ use crate::copy::origin::OnDisk;
 use crate::digest::Digest;
 use crate::error::{Got, RegistryError, malformed};
 use crate::limits::Limits;
-use crate::source::{At, Blob, Body, Manifest, Origin, Registry, Repository, Tag};
-use index::Tags;
+use crate::source::{At, Blob, Body, Manifest, Origin, Registry, Repository, Tag, Tagged};
+use index::{Pointer, Tags};
 use known::Known;
 use part::{Part, Whole, blocking};
 
@@ -101,6 +101,38 @@ impl Layout {
             return Err(RegistryError::WrongDigest { said, found });
         }
         Ok(Some(content.into()))
+    }
+
+    /// Whether all is there that a manifest names.
+    async fn check_whole(&self, repository: &Repository, manifest: &Manifest) -> Got<()> {
+        for blob in manifest.blobs() {
+            if !self.has(repository, &blob.digest).await? {
+                let why = format!("it names {}, which is not there", blob.digest);
+                return Err(malformed("manifest", why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a tag is to lead, if all is there that it leads to.
+    async fn pointer(&self, one: &Tagged) -> Got<Pointer> {
+        let manifest = self
+            .manifest(&one.repository, &At::Digest(one.digest))
+            .await?;
+        let manifest = manifest.ok_or(RegistryError::NotThere)?;
+        self.check_whole(&one.repository, &manifest).await?;
+        Ok(Pointer {
+            repository: one.repository.clone(),
+            tag: one.tag.clone(),
+            blob: Blob::of(&manifest.bytes),
+            form: manifest.media_type,
+        })
+    }
+
+    /// Makes tags lead to manifests that are there: all of them, or none.
+    async fn point(&self, all: Vec<Pointer>) -> Got<()> {
+        let folder = self.folder.clone();
+        blocking(move || index::point(&folder, &all)).await?
     }
 
     async fn put(&self, whole: &Whole, from: &dyn Origin) -> Got<()> {
@@ -197,19 +229,27 @@ impl Registry for Layout {
         tag: Option<&Tag>,
         manifest: &Manifest,
     ) -> Got<()> {
-        for blob in manifest.blobs() {
-            if !self.has(repository, &blob.digest).await? {
-                let why = format!("it names {}, which is not there", blob.digest);
-                return Err(malformed("manifest", why));
-            }
-        }
+        self.check_whole(repository, manifest).await?;
         let blob = Blob::of(&manifest.bytes);
         self.push_blob(repository, &blob, &manifest.bytes).await?;
         let Some(tag) = tag else {
             return Ok(());
         };
-        let (folder, repository, tag) = (self.folder.clone(), repository.clone(), tag.clone());
-        let form = manifest.media_type.clone();
-        blocking(move || index::point(&folder, (&repository, &tag), &blob, &form)).await?
+        let pointer = Pointer {
+            repository: repository.clone(),
+            tag: tag.clone(),
+            blob,
+            form: manifest.media_type.clone(),
+        };
+        self.point(vec![pointer]).await
+    }
+
+    async fn give(&self, tags: &[Tagged]) -> Result<(), (Option<usize>, RegistryError)> {
+        let mut all = Vec::new();
+        for (number, one) in tags.iter().enumerate() {
+            let pointer = self.pointer(one).await;
+            all.push(pointer.map_err(|error| (Some(number), error))?);
+        }
+        self.point(all).await.map_err(|error| (None, error))
     }
 }

@@ -81,6 +81,37 @@ pub trait Registry: Send + Sync + fmt::Debug {
         tag: Option<&Tag>,
         manifest: &Manifest,
     ) -> Got<()>;
+
+    /// Lets tags lead to manifests that are there already, one after the other where they cannot be given at once.
+    ///
+    /// # Errors
+    /// With the number of the tag that it is about, unless it is about all of them.
+    async fn give(&self, tags: &[Tagged]) -> Result<(), (Option<usize>, RegistryError)> {
+        for (number, one) in tags.iter().enumerate() {
+            let failed = |error| (Some(number), error);
+            // It is read once more, so the manifests of many are not in memory together, and no tag leads to what did not
+            // arrive.
+            let at = At::Digest(one.digest);
+            let manifest = self.manifest(&one.repository, &at).await;
+            let manifest = manifest.and_then(|found| found.ok_or(RegistryError::NotThere));
+            let manifest = manifest.map_err(failed)?;
+            self.push_manifest(&one.repository, Some(&one.tag), &manifest)
+                .await
+                .map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+/// A tag, and where it is to lead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tagged {
+    /// In which repository.
+    pub repository: Repository,
+    /// The tag.
+    pub tag: Tag,
+    /// To which manifest.
+    pub digest: Digest,
 }
 
 /// The name of a repository, such as `edge-orch/en/files/os-profile/microvisor-nonrt`.

@@ -348,12 +348,16 @@ impl SigningKey {
         pem.expect("every key of this curve has this form")
     }
 
+    /// Which key it is: the SHA-256 of its public half (SPKI), in hexadecimal.
+    pub fn id(&self) -> String {
+        id_of(self.key.verifying_key()).expect("every key of this curve has this form")
+    }
+
     /// Signs a text. Gives the SHA-256 of the public half (SPKI) in hexadecimal, a colon, and the signature (ASN.1 DER)
     /// in Base64; the same text always gives the same.
     pub fn sign_text(&self, text: &str) -> String {
         let signature: DerSignature = self.key.sign(text.as_bytes());
-        let id = id_of(self.key.verifying_key()).expect("every key of this curve has this form");
-        format!("{id}:{}", STANDARD.encode(signature.as_bytes()))
+        format!("{}:{}", self.id(), STANDARD.encode(signature.as_bytes()))
     }
 
     /// Signs the artefact `of`, which is or will be found under a tag. Other signatures of it stay.

@@ -18,11 +18,11 @@ use crate::oci::PROGRESS;
 use crate::oci::web::{Fetched, Web};
 use crate::packages::packages;
 use crate::profile::{Profile, profile};
-use crate::source::{At, Blob, EMPTY_CONFIG, Layer, Manifest, Repository};
+use crate::source::{At, Blob, EMPTY_CONFIG, Layer, Manifest, Repository, Tagged};
 
 use super::origin::OnWeb;
 use super::transfer::Transfer;
-use super::{MoveError, Revision, Tagged, Upstream, finding_of, usable};
+use super::{MoveError, Revision, Upstream, finding_of, usable};
 
 /// The kind of the artefact that holds files.
 pub const FILES_TYPE: &str = "application/vnd.evenkeel.os.files.v1";
@@ -125,16 +125,19 @@ pub fn title_of(url: &str) -> String {
     }
 }
 
-/// The digest that a profile says of its image.
-pub(crate) fn image_digest(sha256: &Sha256) -> Option<Digest> {
+/// The digest that a profile says of its image; none if it says none.
+pub fn image_digest(sha256: &Sha256) -> Option<Digest> {
     if *sha256 == Sha256::NONE {
         return None;
     }
     Digest::from_hex(sha256.as_str()).ok()
 }
 
-/// The repository of a profile's files.
-pub(crate) fn files_of(repository: &Repository) -> Got<Repository> {
+/// The repository of the files of a profile, whose repository is given.
+///
+/// # Errors
+/// Its name would be too long.
+pub fn files_of(repository: &Repository) -> Got<Repository> {
     format!("{repository}/files").parse()
 }
 
@@ -289,7 +292,8 @@ impl Transfer<'_> {
         has.map_err(MoveError::about(format!("{digest} of {}", of.repository)))
     }
 
-    /// The image, if it came `before` or is known from another revision and lies in the new place.
+    /// The image, if it came `before`, or is known from another revision or a mirror that was killed, and lies in the new
+    /// place.
     async fn known_image(
         &self,
         of: &Gathered<'_>,
@@ -303,7 +307,7 @@ impl Transfer<'_> {
         if let Some(layer) = before.filter(|layer| layer.blob.digest == digest) {
             return Ok(Some(layer.clone()));
         }
-        let Some(&size) = self.images.get(&digest) else {
+        let Some(size) = self.length(&digest).await else {
             return Ok(None);
         };
         let layer = Layer::file(Blob { digest, size }, FILE_TYPE, &named.title);
@@ -437,6 +441,7 @@ impl Transfer<'_> {
                 return Ok(Err(error));
             }
         };
+        self.note(kept.blob()).await?;
         self.carry(repository, kept).await.map(Ok)
     }
 

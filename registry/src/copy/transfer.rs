@@ -1,18 +1,18 @@
 //! One transfer from a registry to another.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::digest::Digest;
 use crate::error::{Class, Got, RegistryError};
-use crate::layout::part::{Part, Whole};
+use crate::layout::part::{Part, Whole, blocking, replace};
 use crate::limits::Limits;
-use crate::source::{At, Blob, Manifest, Origin, Registry, Repository, Tag};
+use crate::source::{At, Blob, Manifest, Origin, Registry, Repository, Tag, Tagged};
 use crate::trust::{self, SigningKey};
 
 use super::origin::{OnDisk, Remote};
-use super::{Copied, MoveError, Tagged, finding_of};
+use super::{Copied, MoveError, finding_of, give};
 
 /// What is larger is kept in the work folder until it is whole, so that it is carried on after a break.
 const KEPT_ASIDE: u64 = 8 * 1024 * 1024;
@@ -22,6 +22,13 @@ const KEPT_ASIDE: u64 = 8 * 1024 * 1024;
 pub(super) struct Kept {
     part: Part,
     blob: Blob,
+}
+
+impl Kept {
+    /// What it is.
+    pub fn blob(&self) -> &Blob {
+        &self.blob
+    }
 }
 
 /// One transfer.
@@ -70,7 +77,8 @@ impl Transfer<'_> {
             .push_manifest(repository, None, manifest)
             .await
             .map_err(MoveError::about(format!("{repository}:{tag}")))?;
-        self.signatures(repository, &manifest.digest).await?;
+        let signatures = self.signatures(repository, &manifest.digest).await?;
+        give(self.to, signatures.as_slice()).await?;
         self.sign(repository, tag, manifest).await
     }
 
@@ -109,37 +117,50 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    /// Carries over the signatures of an artefact. Others that are in the new place stay.
+    /// Carries over the signatures of an artefact. Others that are in the new place stay. Answers the tag that they still
+    /// want; none if they have it.
     pub async fn signatures(
         &mut self,
         repository: &Repository,
         of: &Digest,
-    ) -> Result<(), MoveError> {
+    ) -> Result<Option<Tagged>, MoveError> {
         let name = format!("the signatures of {repository}@{of}");
         match self.carry_signatures(repository, of).await {
             Err(error) if error.class() == Class::Lasting => {
                 self.copied.findings.push((name, finding_of(&error)));
-                Ok(())
+                Ok(None)
             }
             carried => carried.map_err(MoveError::about(name)),
         }
     }
 
-    async fn carry_signatures(&mut self, repository: &Repository, of: &Digest) -> Got<()> {
+    async fn carry_signatures(
+        &mut self,
+        repository: &Repository,
+        of: &Digest,
+    ) -> Got<Option<Tagged>> {
         let tag = trust::signature_tag(of)?;
         let at = At::Tag(tag.clone());
         let Some(manifest) = self.from.manifest(repository, &at).await? else {
-            return Ok(());
+            return Ok(None);
         };
         for blob in manifest.blobs() {
             self.blob(repository, &blob).await?;
         }
         match self.to.manifest(repository, &at).await? {
-            Some(there) if there.digest == manifest.digest => Ok(()),
-            Some(_) => trust::add(self.to, repository, of, manifest.layers).await,
+            Some(there) if there.digest == manifest.digest => Ok(None),
+            Some(_) => {
+                trust::add(self.to, repository, of, manifest.layers).await?;
+                Ok(None)
+            }
             None => {
                 let to = self.to;
-                to.push_manifest(repository, Some(&tag), &manifest).await
+                to.push_manifest(repository, None, &manifest).await?;
+                Ok(Some(Tagged {
+                    repository: repository.clone(),
+                    tag,
+                    digest: manifest.digest,
+                }))
             }
         }
     }
@@ -204,6 +225,36 @@ impl Transfer<'_> {
         self.put(repository, &blob, &from).await?;
         part.discard().await?;
         Ok(blob)
+    }
+
+    /// Notes in the work folder how long an image is. Its part goes when it is in the new place, and no tag leads to it there
+    /// until all is: whoever carries on would know its digest alone.
+    pub async fn note(&self, image: &Blob) -> Got<()> {
+        let (note, size) = (self.noted_at(&image.digest), image.size.to_string());
+        blocking(move || replace(&note, size.as_bytes())).await
+    }
+
+    /// How long an image is of a revision so far, or one that another mirror carried over and gave no tag; none if nobody
+    /// said.
+    pub async fn length(&self, image: &Digest) -> Option<u64> {
+        if let Some(&size) = self.images.get(image) {
+            return Some(size);
+        }
+        let note = tokio::fs::read_to_string(self.noted_at(image)).await;
+        note.ok()?.parse().ok()
+    }
+
+    /// Removes the notes of images to which tags lead.
+    pub async fn forget_notes(&self) {
+        for image in self.images.keys() {
+            // Almost none has one, and one that stays does no harm.
+            let _ = tokio::fs::remove_file(self.noted_at(image)).await;
+        }
+    }
+
+    fn noted_at(&self, image: &Digest) -> PathBuf {
+        let work = self.work.unwrap_or(Path::new("."));
+        work.join(format!("{}.size", image.hex()))
     }
 
     /// Puts a content into the new place, unless it is there.

@@ -3,7 +3,7 @@
 //! A definition says which vulnerabilities it is about and refers to tests; a test refers to an object, and an object to
 //! the names of packages or to a variable that has them. These come after the definitions, so all is put together at the
 //! end. Where nothing can be followed, the words of the definition name the package. What a definition denies it says of
-//! those whom it does not concern, so it names nothing.
+//! those whom it does not concern, so it names nothing. A test that holds where there is no such package denies as well.
 
 mod bounded;
 mod said;
@@ -17,7 +17,7 @@ use quick_xml::escape::unescape;
 use quick_xml::events::{BytesStart, Event};
 
 use self::bounded::Bounded;
-use self::said::{Text, attribute, package_in};
+use self::said::{Part, Text, attribute, package_in};
 use super::sorted::{Name, Priority, Sorted, is_name, is_word};
 use super::{Cves, bad, cve_in, too_large};
 use crate::finding::Finding;
@@ -93,6 +93,8 @@ struct Oval {
     id: Option<String>,
     /// Objects by their tests.
     tests: HashMap<String, String>,
+    /// Tests that hold where their object is not there.
+    of_absence: HashSet<String>,
     /// Names of packages and variables by their objects.
     objects: HashMap<String, Vec<Named>>,
     /// Names of packages by their variables.
@@ -110,12 +112,19 @@ struct Definition {
     cves: BTreeMap<String, String>,
     /// How bad they are together.
     priority: String,
-    packages: Vec<String>,
+    packages: Vec<Word>,
     tests: Vec<String>,
     /// Whether it has a criterion that must hold.
     is_asserted: bool,
     /// Whether it has one that must not.
     is_denied: bool,
+}
+
+/// A package that the words of a definition name.
+struct Word {
+    name: String,
+    /// Which test of the definition these words are about, if they are about one.
+    test: Option<usize>,
 }
 
 impl Definition {
@@ -128,32 +137,6 @@ impl Definition {
 enum Named {
     Package(String),
     Variable(String),
-}
-
-/// What an element is here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    Definition,
-    /// Criteria, and whether what stands in them is denied.
-    Criteria(bool),
-    Cve,
-    Severity,
-    Product,
-    Title,
-    Test,
-    Object,
-    Name,
-    Variable,
-    Value,
-    Other,
-}
-
-impl Part {
-    fn has_text(self) -> bool {
-        use Part::{Cve, Name, Product, Severity, Title, Value};
-
-        matches!(self, Cve | Severity | Product | Title | Name | Value)
-    }
 }
 
 impl Oval {
@@ -201,6 +184,13 @@ impl Oval {
             self.leave_unread();
         }
         self.id = id.filter(|id| id.len() <= MAX_ID);
+        if part == Part::Test
+            && attribute(element, "check_existence")?.as_deref() == Some("none_exist")
+            && let Some(id) = self.id.clone()
+            && self.has_room(&id)
+        {
+            self.of_absence.insert(id);
+        }
         self.size += self.id.as_ref().map_or(0, String::len) + EACH;
         Ok(part)
     }
@@ -256,14 +246,16 @@ impl Oval {
         if is_denied {
             return Ok(());
         }
+        let mut own = None;
         if let Some(test) = attribute(element, "test_ref")?
             && self.has_room(&test)
             && let Some(definition) = &mut self.definition
         {
+            own = Some(definition.tests.len());
             definition.tests.push(test);
         }
         let comment = attribute(element, "comment")?.unwrap_or_default();
-        self.package(package_in(&comment));
+        self.package(package_in(&comment), own);
         Ok(())
     }
 
@@ -322,7 +314,7 @@ impl Oval {
             }
             Part::Title => self.cve(text, ""),
             Part::Severity => self.severity(text),
-            Part::Product => self.package(Some(text)),
+            Part::Product => self.package(Some(text), None),
             Part::Test | Part::Object | Part::Variable => self.id = None,
             Part::Name => self.named(text),
             Part::Value => self.value(text),
@@ -357,12 +349,13 @@ impl Oval {
         }
     }
 
-    fn package(&mut self, name: Option<&str>) {
+    fn package(&mut self, name: Option<&str>, test: Option<usize>) {
         if let Some(name) = name.filter(|name| is_name(name))
             && self.has_room(name)
             && let Some(definition) = &mut self.definition
         {
-            definition.packages.push(name.to_owned());
+            let name = name.to_owned();
+            definition.packages.push(Word { name, test });
         }
     }
 
@@ -430,12 +423,13 @@ impl Oval {
         for definition in &self.definitions {
             let mut concern = sorted.concern(self.tested(definition), !self.is_unread);
             if !concern.is_named {
-                let said = definition.packages.iter();
-                let said = said.map(|name| Name::Installed(name));
+                let said = self.said(definition).map(Name::Installed);
                 concern = sorted.concern(said, !self.is_unread);
             }
+            let mut tests = definition.tests.iter();
+            let is_denied = definition.is_denied || tests.any(|test| self.is_of_absence(test));
             // It names some whom it does not concern and nobody else, so it does not concern everybody.
-            if definition.is_denied && !concern.is_named {
+            if is_denied && !concern.is_named {
                 continue;
             }
             for (cve, own) in &definition.cves {
@@ -451,11 +445,29 @@ impl Oval {
         Ok(sorted.shown())
     }
 
+    /// Whether a test holds where there is no such package: then it names those whom its definition does not concern.
+    fn is_of_absence(&self, test: &str) -> bool {
+        self.of_absence.contains(test)
+    }
+
+    /// The packages that the words of a definition name.
+    fn said<'a>(&'a self, definition: &'a Definition) -> impl Iterator<Item = &'a str> {
+        let denied = move |word: &Word| {
+            let test = word.test.and_then(|test| definition.tests.get(test));
+            test.is_some_and(|test| self.is_of_absence(test))
+        };
+        let words = definition.packages.iter();
+        words
+            .filter(move |word| !denied(word))
+            .map(|word| word.name.as_str())
+    }
+
     /// The packages that the tests of a definition look at, perhaps several times.
     fn tested<'a>(&'a self, definition: &'a Definition) -> impl Iterator<Item = Name<'a>> {
         let objects = definition
             .tests
             .iter()
+            .filter(move |test| !self.is_of_absence(test))
             .filter_map(move |test| self.tests.get(test));
         let names = objects
             .filter_map(move |object| self.objects.get(object))

@@ -301,6 +301,22 @@ fn what_a_definition_denies_it_does_not_name() {
 }
 
 #[test]
+fn a_test_for_the_absence_of_a_package_names_nobody() {
+    let read = |criteria: &str| {
+        let definition = definition("CVE-2024-1", criteria);
+        let absent = r#"id="t-git" check_existence="none_exist""#;
+        let document = oval(&definition, &["curl", "git"]).replace(r#"id="t-git""#, absent);
+        json(&document, None)
+    };
+    let curl = criterion("curl", "");
+    let git = criterion("git", r#" comment="git DPKG is earlier than 2""#);
+    let named = r#"[{"cve_id":"CVE-2024-1","priority":"unknown","affected_packages":["curl"]}]"#;
+    assert_eq!(read(&(curl.clone() + &git)), named);
+    assert_eq!(read(&curl), named);
+    assert_eq!(read(&git), "[]");
+}
+
+#[test]
 fn a_vulnerability_has_its_own_priority_before_that_of_its_advisory() {
     let advisory = |severity: &str, cves: &str| {
         format!(

@@ -1,6 +1,6 @@
 //! The index of a layout: which manifest a tag leads to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -138,28 +138,57 @@ impl Index {
         tags
     }
 
-    /// Makes a tag lead somewhere. Whether it led anywhere else before.
-    fn point(&mut self, repository: &Repository, tag: &Tag, blob: &Blob, form: &str) -> bool {
-        let name = reference(repository, tag);
-        let mut own = self.manifests.iter().filter(|entry| entry.has(&name));
-        if let (Some(only), None) = (own.next(), own.next())
-            && only.blob() == *blob
-            && only.media_type == form
-        {
+    /// Makes tags lead somewhere. Whether any of them led anywhere else before.
+    fn point(&mut self, all: &[Pointer]) -> bool {
+        let names = all
+            .iter()
+            .map(|one| (reference(&one.repository, &one.tag), one));
+        let mut new: BTreeMap<String, &Pointer> = names.collect();
+        let mut own: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
+        for entry in &self.manifests {
+            if let Some(name) = entry.name().filter(|name| new.contains_key(*name)) {
+                own.entry(name).or_default().push(entry);
+            }
+        }
+        let led_there: BTreeSet<String> = new
+            .iter()
+            .filter(|(name, one)| {
+                matches!(own.get(name.as_str()).map(Vec::as_slice), Some([only])
+                    if only.blob() == one.blob && only.media_type == one.form)
+            })
+            .map(|(name, _)| name.clone())
+            .collect();
+        new.retain(|name, _| !led_there.contains(name));
+        if new.is_empty() {
             return false;
         }
-        self.manifests.retain(|entry| !entry.has(&name));
-        self.manifests.push(Entry {
-            media_type: form.to_owned(),
-            digest: blob.digest,
-            size: blob.size,
-            annotations: BTreeMap::from([(REFERENCE.to_owned(), name)]),
-            rest: Map::new(),
-        });
-        let name = |entry: &Entry| entry.annotations.get(REFERENCE).cloned();
-        self.manifests.sort_by_cached_key(name);
+        let is_other = |entry: &Entry| entry.name().is_none_or(|name| !new.contains_key(name));
+        self.manifests.retain(is_other);
+        self.manifests
+            .extend(new.into_iter().map(|(name, one)| Entry {
+                media_type: one.form.clone(),
+                digest: one.blob.digest,
+                size: one.blob.size,
+                annotations: BTreeMap::from([(REFERENCE.to_owned(), name)]),
+                rest: Map::new(),
+            }));
+        self.manifests
+            .sort_by_cached_key(|entry| entry.name().map(str::to_owned));
         true
     }
+}
+
+/// A tag, and the manifest that it is to lead to.
+#[derive(Clone, Debug)]
+pub(crate) struct Pointer {
+    /// In which repository.
+    pub repository: Repository,
+    /// The tag.
+    pub tag: Tag,
+    /// The manifest, which is there.
+    pub blob: Blob,
+    /// Its form.
+    pub form: String,
 }
 
 impl Entry {
@@ -171,12 +200,13 @@ impl Entry {
         }
     }
 
-    fn has(&self, name: &str) -> bool {
-        self.annotations.get(REFERENCE).is_some_and(|n| n == name)
+    /// Its repository and tag.
+    fn name(&self) -> Option<&str> {
+        self.annotations.get(REFERENCE).map(String::as_str)
     }
 
     fn tag(&self) -> Option<(Repository, Tag)> {
-        let (repository, tag) = self.annotations.get(REFERENCE)?.rsplit_once(':')?;
+        let (repository, tag) = self.name()?.rsplit_once(':')?;
         Some((repository.parse().ok()?, tag.parse().ok()?))
     }
 }
@@ -240,13 +270,11 @@ pub(crate) fn begin(folder: &Path) -> io::Result<()> {
     replace(&mark, MARKED)
 }
 
-/// Makes a tag lead to a manifest that is there.
-pub(crate) fn point(
-    folder: &Path,
-    (repository, tag): (&Repository, &Tag),
-    blob: &Blob,
-    form: &str,
-) -> io::Result<Got<()>> {
+/// Makes tags lead to manifests that are there: all of them, or none.
+pub(crate) fn point(folder: &Path, all: &[Pointer]) -> io::Result<Got<()>> {
+    let Some(some) = all.first() else {
+        return Ok(Ok(()));
+    };
     let _lock = lock(folder)?;
     let mut index = match Index::open(folder)? {
         None => Index::default(),
@@ -256,7 +284,7 @@ pub(crate) fn point(
         },
     };
     let place = folder.join(INDEX);
-    if !index.point(repository, tag, blob, form) {
+    if !index.point(all) {
         // Whoever wrote it may have been killed before it had its name on the disk.
         return flush_folder(&place).map(Ok);
     }
@@ -269,7 +297,7 @@ pub(crate) fn point(
         return Ok(Err(RegistryError::TooLarge { limit: LARGEST }));
     }
     // What the index names has its name on the disk before, whoever put it there.
-    flush_folder(&blob_path(folder, &blob.digest))?;
+    flush_folder(&blob_path(folder, &some.blob.digest))?;
     replace(&place, &content).map(Ok)
 }
 
@@ -288,15 +316,28 @@ fn lock(folder: &Path) -> io::Result<File> {
 mod tests {
     use super::*;
 
+    /// A tag that leads to a manifest with this content.
+    fn pointer(repository: &str, tag: &str, content: &[u8]) -> Pointer {
+        Pointer {
+            repository: repository.parse().expect("a name"),
+            tag: tag.parse().expect("a tag"),
+            blob: Blob::of(content),
+            form: "form".to_owned(),
+        }
+    }
+
     #[test]
     fn what_others_wrote_into_an_index_stays() {
         let text = r#"{"schemaVersion":2,"annotations":{"a":"b"},"manifests":[{"mediaType":"x","digest":
             "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","size":0,"platform":{"os":"linux"}}]}"#;
         let mut index = Index::parse(text.as_bytes()).unwrap();
         assert!(index.tags().is_empty());
-        let (repository, tag) = ("a/b".parse().unwrap(), "1.0.0".parse().unwrap());
-        index.point(&repository, &tag, &Blob::of(b"one"), "form");
-        index.point(&repository, &tag, &Blob::of(b"two"), "form");
+        let Pointer {
+            repository, tag, ..
+        } = pointer("a/b", "1.0.0", b"");
+        assert!(index.point(&[pointer("a/b", "1.0.0", b"one")]));
+        assert!(index.point(&[pointer("a/b", "1.0.0", b"two")]));
+        assert!(!index.point(&[pointer("a/b", "1.0.0", b"two")]));
         assert_eq!(index.manifests().len(), 2);
         let led = Led {
             digest: Digest::of(b"two"),
@@ -343,8 +384,7 @@ mod tests {
         begin(folder).unwrap();
         let full = with(MOST);
         fs::write(folder.join(INDEX), &full).unwrap();
-        let (repository, tag) = ("a".parse().unwrap(), "more".parse().unwrap());
-        let pointed = point(folder, (&repository, &tag), &Blob::of(b"one"), "form");
+        let pointed = point(folder, &[pointer("a", "more", b"one")]);
         let limit = MOST as u64;
         assert!(matches!(
             pointed.unwrap(),
@@ -356,10 +396,29 @@ mod tests {
     #[test]
     fn no_index_is_written_before_the_folder_of_its_blobs_is_on_the_disk() {
         let place = tempfile::tempdir().unwrap();
-        let (repository, tag) = ("a".parse().unwrap(), "main".parse().unwrap());
-        let names = (&repository, &tag);
-        assert!(point(place.path(), names, &Blob::of(b"one"), "form").is_err());
+        assert!(point(place.path(), &[pointer("a", "main", b"one")]).is_err());
         assert!(!place.path().join(INDEX).exists());
+    }
+
+    #[test]
+    fn many_tags_are_given_at_once_or_none_of_them() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path();
+        begin(folder).unwrap();
+        let many = |from: usize, to: usize| {
+            let one = |number: usize| pointer("a", &format!("0.0.{number}"), b"one");
+            (from..to).map(one).collect::<Vec<Pointer>>()
+        };
+        point(folder, &many(0, 10)).unwrap().unwrap();
+        let read = || Index::parse(&fs::read(folder.join(INDEX)).unwrap()).unwrap();
+        assert_eq!(read().manifests().len(), 10);
+        point(folder, &many(5, MOST)).unwrap().unwrap();
+        assert_eq!(read().manifests().len(), MOST);
+        let before = fs::read(folder.join(INDEX)).unwrap();
+        let mut more = many(0, 2);
+        more.push(pointer("a", "main", b"one"));
+        assert!(point(folder, &more).unwrap().is_err());
+        assert_eq!(fs::read(folder.join(INDEX)).unwrap(), before);
     }
 
     /// Whoever may read everything sees no difference.

@@ -73,9 +73,9 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
-    use super::super::index::{begin, point};
+    use super::super::index::{Pointer, begin, point};
     use super::*;
-    use crate::source::{Blob, Repository, Tag};
+    use crate::source::{Blob, Tag};
 
     fn tags(known: &Known, folder: &Path) -> Option<Arc<Tags>> {
         let tags = known.tags(folder).expect("it can be read");
@@ -83,9 +83,13 @@ mod tests {
     }
 
     fn put(folder: &Path, name: &str) {
-        let repository: Repository = "a/b".parse().expect("a name");
-        let tag: Tag = name.parse().expect("a tag");
-        let pointed = point(folder, (&repository, &tag), &Blob::of(b"one"), "form");
+        let one = Pointer {
+            repository: "a/b".parse().expect("a name"),
+            tag: name.parse().expect("a tag"),
+            blob: Blob::of(b"one"),
+            form: "form".to_owned(),
+        };
+        let pointed = point(folder, &[one]);
         pointed.expect("it is written").expect("it is an index");
     }
 

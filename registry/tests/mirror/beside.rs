@@ -1,11 +1,12 @@
 //! What lies beside a registry and cannot be had, or not at once; and files that are called alike.
 
 use std::fs;
+use std::path::Path;
 
 use evenkeel_registry::layout::Layout;
 use evenkeel_registry::testing::{Fault, SmallRegistry, Way};
 use evenkeel_registry::{
-    At, Blob, Copied, FindingKind, Manifest, Registry as _, Release, Repository,
+    At, Blob, Copied, Digest, FindingKind, Manifest, Registry as _, Release, Repository, open,
 };
 
 use super::{files, files_of, folder, is_empty, layout, mirror, put, selection, tag, yaml};
@@ -79,6 +80,54 @@ async fn an_image_that_breaks_off_is_taken_up_where_it_broke() {
         assert_eq!(small.count("GET /files/a.raw"), 3, "{way:?}");
         assert!(is_empty(work.path()));
     }
+}
+
+/// A mirror that brought an image to a registry and gave it no tag. Answers both registries.
+async fn cut_short(work: &Path) -> (SmallRegistry, SmallRegistry) {
+    let (small, there) = (SmallRegistry::start(), SmallRegistry::start());
+    put(&small, "a", &yaml("a", "a.raw", b"one"));
+    small.put_file("/files/a.raw", "one");
+    there.fail(Fault::always(
+        "PUT /v2/os/a/files/manifests/",
+        Way::Status(413),
+    ));
+    let to = open(&there.access()).expect("it answers");
+    let what = selection(&["a"], "0.3.1", work);
+    let done = mirror(&small, &*to, &what, &[]).await;
+    assert!(done.is_err(), "{done:?}");
+    let image = Digest::of(b"one");
+    assert!(to.has(&files_of("a"), &image).await.expect("it answers"));
+    assert_eq!(small.count("GET /files/a.raw"), 1);
+    there.mend();
+    (small, there)
+}
+
+#[tokio::test]
+async fn an_image_that_came_is_not_fetched_again_when_only_its_tag_is_missing() {
+    let work = tempfile::tempdir().unwrap();
+    let (small, there) = cut_short(work.path()).await;
+    let to = open(&there.access()).unwrap();
+    let what = selection(&["a"], "0.3.1", work.path());
+    let done = mirror(&small, &*to, &what, &[]).await.unwrap();
+    assert_eq!((done.revisions, done.findings), (1, vec![]));
+    assert_eq!(small.count("GET /files/a.raw"), 1);
+    let at = At::Tag(tag("0.3.1"));
+    let files = to.manifest(&files_of("a"), &at).await.unwrap();
+    assert_eq!(files.unwrap().layers[0].blob, Blob::of(b"one"));
+    assert!(is_empty(work.path()));
+}
+
+#[tokio::test]
+async fn that_an_image_came_to_one_place_is_not_said_of_another() {
+    let (work, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (small, _there) = cut_short(work.path()).await;
+    let to = layout(elsewhere.path());
+    let what = selection(&["a"], "0.3.1", work.path());
+    let done = mirror(&small, &to, &what, &[]).await.unwrap();
+    assert_eq!((done.revisions, done.findings), (1, vec![]));
+    assert_eq!(small.count("GET /files/a.raw"), 2);
+    let image = Digest::of(b"one");
+    assert!(to.has(&files_of("a"), &image).await.unwrap());
 }
 
 #[tokio::test]

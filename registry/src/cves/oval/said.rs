@@ -1,4 +1,4 @@
-//! What single elements say.
+//! What single elements are, and what they say.
 
 use quick_xml::escape::unescape;
 use quick_xml::events::BytesStart;
@@ -8,6 +8,33 @@ use crate::finding::Finding;
 
 /// How much of the text of an element is kept, in bytes.
 const LONGEST: usize = 4 * 1024;
+
+/// What an element is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Definition,
+    /// Criteria, and whether what stands in them is denied.
+    Criteria(bool),
+    Cve,
+    Severity,
+    Product,
+    Title,
+    Test,
+    Object,
+    Name,
+    Variable,
+    Value,
+    Other,
+}
+
+impl Part {
+    /// Whether its text is kept.
+    pub fn has_text(self) -> bool {
+        use Part::{Cve, Name, Product, Severity, Title, Value};
+
+        matches!(self, Cve | Severity | Product | Title | Name | Value)
+    }
+}
 
 /// The beginning of the text of an element.
 #[derive(Debug, Default)]
