@@ -105,7 +105,7 @@ pub struct InstanceResource {
     pub trusted_attestation_status_indicator: StatusIndication,
     /// Since when `trustedAttestationStatus` holds, in Unix seconds.
     pub trusted_attestation_status_timestamp: u32,
-    /// Its open vulnerabilities, a JSON array as text.
+    /// The open vulnerabilities of its operating system, a JSON array as text. Only the answer about one instance has it.
     pub existing_cves: String,
     /// What is installed, a JSON array as text. Only the answer about one instance has it.
     pub runtime_packages: String,

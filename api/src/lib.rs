@@ -28,6 +28,7 @@ pub mod number;
 pub mod orchestrator;
 pub mod order;
 pub mod os;
+pub mod os_sync;
 pub mod out_of_band;
 pub mod pause;
 pub mod policy;

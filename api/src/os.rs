@@ -53,11 +53,12 @@ pub struct OperatingSystemResource {
     pub sha256: String,
     /// The line of releases that it is one of; unique in its project together with `imageId`.
     pub profile_name: String,
-    /// The version of the profile.
+    /// The version of the profile: its revision if it came from a registry.
     pub profile_version: String,
     /// For people.
     pub description: String,
-    /// What is installed, JSON as text.
+    /// What is installed, JSON as text. Only answers about operating systems themselves have it, and lists only if it
+    /// has at most 500,000 bytes.
     pub installed_packages: String,
     /// Where the list of installed packages lies.
     pub installed_packages_url: String,
@@ -67,7 +68,8 @@ pub struct OperatingSystemResource {
     pub os_type: OsType,
     /// Who provides it.
     pub os_provider: OsProviderKind,
-    /// Opaque to us.
+    /// What is installed beside it, as its profile says it; opaque to us. Only answers about operating systems
+    /// themselves have it.
     pub platform_bundle: String,
     /// A JSON object as text.
     pub metadata: String,
@@ -75,16 +77,45 @@ pub struct OperatingSystemResource {
     pub tls_ca_cert: String,
     /// Where the list of its open vulnerabilities lies.
     pub existing_cves_url: String,
-    /// Its open vulnerabilities, a JSON array as text.
+    /// Its open vulnerabilities, a JSON array as text; shown where `installedPackages` are, within the same bound.
     pub existing_cves: String,
     /// Where the list of its mended vulnerabilities lies.
     pub fixed_cves_url: String,
-    /// Its mended vulnerabilities, a JSON array as text.
+    /// Its mended vulnerabilities, a JSON array as text; shown where `installedPackages` are, within the same bound.
     pub fixed_cves: String,
     /// Where its package repository lies.
     pub repo_url: String,
     /// When it was made and changed.
     pub timestamps: Option<Timestamps>,
+
+    /// The registry that it came from, by the name that the server knows it by; empty if it came from none. Only
+    /// answers about operating systems themselves have it, as all behind it.
+    pub registry: String,
+    /// The tag that led to its profile in the registry.
+    pub revision: String,
+    /// Of the artefact that holds its profile, such as `sha256:` and 64 hexadecimal digits.
+    pub artifact_digest: String,
+    /// Who vouches for the artefact; null if nobody whom the server trusts.
+    pub signature: Option<OsSignature>,
+    /// Statements on the image, which nodes check by themselves.
+    pub image_signatures: Vec<String>,
+}
+
+/// The signature of an artefact, with all that is needed to check it without the registry: the signature is of the
+/// payload, which names the digest of the manifest, which names that of the profile, which names that of the image.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OsSignature {
+    /// What is signed, in base64.
+    pub payload: String,
+    /// The signature, in base64.
+    pub signature: String,
+    /// The SHA-256 of the public key, as hexadecimal digits.
+    pub key: String,
+    /// The manifest of the artefact, as it came.
+    pub manifest: String,
+    /// The profile, as it came.
+    pub profile: String,
 }
 
 /// A page of operating systems.
@@ -178,6 +209,11 @@ impl Input for OperatingSystemInput {
         "existingCves",
         "fixedCves",
         "timestamps",
+        "registry",
+        "revision",
+        "artifactDigest",
+        "signature",
+        "imageSignatures",
     ];
 }
 
@@ -221,5 +257,10 @@ impl Input for OperatingSystemPatch {
         "fixedCves",
         "repoUrl",
         "timestamps",
+        "registry",
+        "revision",
+        "artifactDigest",
+        "signature",
+        "imageSignatures",
     ];
 }

@@ -14,7 +14,7 @@ mod steady;
 mod tests;
 mod way;
 
-pub use available::{MAX_AVAILABLE, available};
+pub use available::{MAX_AVAILABLE, available, available_for};
 pub use delivery::{Answer, Asked, Delivered, Slot, answer};
 pub use detail::{Detail, MAX_DETAIL};
 pub use evidence::{Before, Doubt, Proof, Sample, SampleKind, Seen, evidence};

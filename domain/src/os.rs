@@ -1,5 +1,6 @@
 //! The catalogue of operating systems.
 
+pub mod catalogue;
 pub mod revision;
 
 use std::cmp::Ordering;

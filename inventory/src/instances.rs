@@ -199,6 +199,7 @@ async fn one(tx: &Tx, id: InstanceId) -> Answer<InstanceResource> {
         instance,
         host,
         packages,
+        existing_cves,
     } = found;
     let applied = decisions::applied(tx, &host, &instance).await?;
     let configs = instance.custom_configs.iter();
@@ -206,6 +207,7 @@ async fn one(tx: &Tx, id: InstanceId) -> Answer<InstanceResource> {
     Ok(Json(InstanceResource {
         custom_config: configs.map(custom_configs::resource).collect(),
         runtime_packages: packages.unwrap_or_default(),
+        existing_cves: existing_cves.unwrap_or_default(),
         effective_update_policy: applied.as_ref().map(effective::policy),
         ..whole(&instance, &host, &related)
     }))

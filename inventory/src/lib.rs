@@ -25,6 +25,7 @@ mod openapi;
 mod operating_systems;
 mod orchestrator;
 mod orders;
+mod os_sync;
 mod paths;
 mod pauses;
 mod places;
@@ -57,6 +58,7 @@ use crate::schedules::{repeated, single};
 
 pub use layers::RequestId;
 pub use openapi::document;
+pub use os_sync::OsDefaults;
 
 /// What the API needs to answer.
 #[derive(Clone, Debug)]
@@ -87,6 +89,8 @@ pub struct Settings {
     pub cors_origins: Vec<String>,
     /// How many long lists are told at the same time. Each holds a connection to the database while its client reads.
     pub streams: usize,
+    /// What projects take of registries of operating systems; by default nothing.
+    pub os: OsDefaults,
 }
 
 impl Default for Settings {
@@ -97,6 +101,7 @@ impl Default for Settings {
             horizon: Horizon::default(),
             cors_origins: Vec::new(),
             streams: 8,
+            os: OsDefaults::default(),
         }
     }
 }
@@ -191,6 +196,13 @@ fn wishes() -> OpenApiRouter<App> {
             operating_systems::patch_operating_system,
             operating_systems::delete_operating_system
         ))
+        .routes(routes!(
+            os_sync::get_os_settings,
+            os_sync::put_os_settings,
+            os_sync::patch_os_settings
+        ))
+        .routes(routes!(os_sync::get_os_sync, os_sync::request_os_sync))
+        .routes(routes!(os_sync::get_os_sync_report))
         .routes(routes!(
             policies::list_update_policies,
             policies::create_update_policy

@@ -1,18 +1,22 @@
 //! `compute/os`: the catalogue of operating systems.
 
+use std::fmt::Write;
+
 use axum::extract::State;
 use axum::response::Response;
 use evenkeel_api as api;
 use evenkeel_api::os::{
     OperatingSystemInput, OperatingSystemList, OperatingSystemPatch, OperatingSystemResource,
-    OsProviderKind, OsType,
+    OsProviderKind, OsSignature, OsType,
 };
 use evenkeel_api::{Empty, Timestamps};
 use evenkeel_domain::Time;
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::OsId;
 use evenkeel_domain::os::{OsKind, OsProfile, OsProvider, OsSpec, SecurityFeature, Sha256};
+use evenkeel_store::contents::Digest;
 use evenkeel_store::listing::in_order;
+use evenkeel_store::os_inside::{self, Shown};
 use evenkeel_store::{Tx, os_profiles};
 
 use crate::call::{Call, id_of_path};
@@ -24,12 +28,17 @@ use crate::{App, Inventory};
 
 const WHAT: &str = "operating_system_resource";
 
+/// How long what is inside an operating system may be to stand in a list, in bytes each.
+const LONGEST_LISTED: u32 = 500_000;
+
 /// The list of operating systems.
 struct OperatingSystems;
 
 impl Listed for OperatingSystems {
     const RESOURCE: Resource = Resource::Os;
     const KEY: &'static str = "OperatingSystemResources";
+    // One can hold lists of packages and vulnerabilities of a megabyte and a half.
+    const PIECE: u32 = 10;
     type Item = OperatingSystemResource;
 
     async fn load(
@@ -41,7 +50,9 @@ impl Listed for OperatingSystems {
         let wanted: Vec<_> = ids.iter().copied().map(OsId::from_bits).collect();
         let found = os_profiles::find_many(tx, &wanted).await?;
         let found = in_order(ids, found, |os| os.id.bits());
-        Ok(found.iter().map(resource).collect())
+        let mut shown = os_inside::shown(tx, &wanted, LONGEST_LISTED).await?;
+        let told = found.iter().map(|os| whole(os, shown.remove(&os.id)));
+        told.collect()
     }
 }
 
@@ -91,7 +102,7 @@ pub async fn get_operating_system(
     let tx = app.read(&call).await?;
     let id: OsId = id_of_path(WHAT, &path.resource_id)?;
     let os = os_profiles::find(&tx, id).await?;
-    Ok(Json(resource(&os)))
+    one(&tx, &os).await
 }
 
 /// Describe an operating system anew: its architecture and its labels. What is left out of these is emptied; what it is
@@ -113,8 +124,9 @@ pub async fn put_operating_system(
     let id: OsId = id_of_path(WHAT, &path.resource_id)?;
     let os = os_profiles::find(&tx, id).await?;
     let os = changed(&tx, os, body, app.clock.now()).await?;
+    let answer = one(&tx, &os).await?;
     tx.commit().await?;
-    Ok(Json(resource(&os)))
+    Ok(answer)
 }
 
 /// Change an operating system: its architecture or its labels.
@@ -142,8 +154,9 @@ pub async fn patch_operating_system(
     };
     let wanted = change.over(&now, params.text("fieldMask"))?;
     let os = changed(&tx, os, wanted, app.clock.now()).await?;
+    let answer = one(&tx, &os).await?;
     tx.commit().await?;
-    Ok(Json(resource(&os)))
+    Ok(answer)
 }
 
 /// Delete an operating system that nothing uses.
@@ -220,7 +233,48 @@ fn spec(body: OperatingSystemInput) -> Result<OsSpec, Problem> {
     Ok(spec.checked()?)
 }
 
-/// An operating system on the wire.
+/// An operating system with all that is inside it, however much that is.
+async fn one(tx: &Tx, os: &OsProfile) -> Answer<OperatingSystemResource> {
+    let mut shown = os_inside::shown(tx, &[os.id], u32::MAX).await?;
+    whole(os, shown.remove(&os.id)).map(Json)
+}
+
+/// An operating system with what is inside it and where it came from, if it came from a registry.
+fn whole(os: &OsProfile, shown: Option<Shown>) -> Result<OperatingSystemResource, Problem> {
+    let Some(shown) = shown else {
+        return Ok(resource(os));
+    };
+    let inside = shown.inside;
+    let signature = inside.signature.map(serde_json::from_value::<OsSignature>);
+    let signature = signature.transpose().map_err(|error| {
+        tracing::error!(%error, os = %os.id, "the signature of an operating system cannot be shown");
+        Problem::internal()
+    })?;
+    Ok(OperatingSystemResource {
+        profile_version: inside.revision.clone(),
+        installed_packages: shown.packages.unwrap_or_default(),
+        platform_bundle: inside.platform_bundle,
+        existing_cves: shown.existing_cves.unwrap_or_default(),
+        fixed_cves: shown.fixed_cves.unwrap_or_default(),
+        registry: inside.registry,
+        revision: inside.revision,
+        artifact_digest: digest_text(&inside.artifact),
+        signature,
+        image_signatures: inside.image_signatures,
+        ..resource(os)
+    })
+}
+
+/// A digest as registries write it.
+fn digest_text(digest: &Digest) -> String {
+    let mut text = String::from("sha256:");
+    for byte in digest {
+        write!(text, "{byte:02x}").ok();
+    }
+    text
+}
+
+/// An operating system on the wire, by itself: as it stands in what refers to it.
 pub fn resource(os: &OsProfile) -> OperatingSystemResource {
     let spec = &os.spec;
     OperatingSystemResource {

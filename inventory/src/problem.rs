@@ -95,6 +95,11 @@ impl Problem {
         Self::new(Kind::Forbidden, why)
     }
 
+    /// What is asked for makes sense, but not as things are.
+    pub fn precondition(why: impl Into<String>) -> Self {
+        Self::new(Kind::Precondition, why)
+    }
+
     /// The body is larger than it may be.
     pub fn too_large() -> Self {
         Self::new(Kind::TooLarge, "the body is larger than it may be")

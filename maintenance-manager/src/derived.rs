@@ -6,7 +6,7 @@ use evenkeel_domain::decide::target;
 use evenkeel_domain::eim;
 use evenkeel_domain::os::OsKind;
 use evenkeel_store::decisions::World;
-use evenkeel_store::nodes::{self, Brief, NodeState};
+use evenkeel_store::nodes::{Brief, NodeState};
 
 /// Brings the conditions that follow from the wish, and for a node of images what could be updated, up to date.
 pub fn follow(node: &mut NodeState, world: &World, now: Time) {
@@ -16,11 +16,10 @@ pub fn follow(node: &mut NodeState, world: &World, now: Time) {
     }
 }
 
-/// Whether anything would change.
+/// Whether a condition would change. What could be updated on a node of images is no reason to write: it is brought there
+/// by [`crate::ImageWatch`].
 pub fn is_outdated(node: &Brief, world: &World, now: Time) -> bool {
-    let is_other = |available: String| nodes::digest_of(&available) != node.available_digest;
     conditions(&node.conditions, world, now) != node.conditions
-        || available(world).is_some_and(is_other)
 }
 
 fn conditions(before: &[Condition], world: &World, now: Time) -> Vec<Condition> {

@@ -23,6 +23,7 @@ use crate::contacts::Contacts;
 use crate::desk::Desk;
 use crate::holds::Holds;
 use crate::housekeeping::Housekeeping;
+use crate::images::ImageWatch;
 use crate::load::Load;
 use crate::outage::Outage;
 use crate::peer::{Flood, Peer, Refusals};
@@ -107,9 +108,9 @@ impl MaintenanceManager {
             .add_service(admission.named_layer(too_large.named_layer(heartbeats)))
     }
 
-    /// Starts the loops: the times of last contact, the runs whose time has come, the nodes that fell silent, the
-    /// housekeeping, and what keeps the view and the load in sight. All of them may go on in any number of processes on one
-    /// database.
+    /// Starts the loops: the times of last contact, the runs whose time has come, the nodes that fell silent, what is new
+    /// for nodes of images, the housekeeping, and what keeps the view and the load in sight. All of them may go on in any
+    /// number of processes on one database.
     pub fn start_loops(&self, life: &Lifecycle) {
         self.start_view(life);
         self.start_watching(life);
@@ -164,6 +165,12 @@ impl MaintenanceManager {
         let stopping = life.stopping();
         life.spawn("silent nodes", async move {
             watch.run(stopping).await;
+            Ok(())
+        });
+        let images = ImageWatch::new(self.store.clone(), &self.settings).with_outage(&self.outage);
+        let stopping = life.stopping();
+        life.spawn("images", async move {
+            images.run(stopping).await;
             Ok(())
         });
         let housekeeping =

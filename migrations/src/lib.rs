@@ -34,6 +34,7 @@ const STEPS: &[Step] = &[
     step!("20261123_000021_log_for_readers"),
     step!("20261123_000022_node_digests"),
     step!("20261123_000023_hardware_as_told"),
+    step!("20261123_000024_os_catalogue"),
 ];
 
 impl MigratorTrait for Migrator {

@@ -240,6 +240,7 @@ impl Config {
             request_timeout: self.rest.answer_within,
             cors_origins: self.rest.cors_origins.clone(),
             streams: self.rest.streams,
+            os: evenkeel_inventory::OsDefaults::default(),
             horizon: Horizon {
                 fetch_ahead: delta(manager.fetch_ahead)?,
                 max_window: delta(manager.max_window)?,

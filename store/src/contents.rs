@@ -86,8 +86,8 @@ pub async fn get_many(tx: &Tx, digests: &[Digest]) -> Result<HashMap<Digest, Str
     Ok(found)
 }
 
-/// Removes contents that nobody asked for within [`UNUSED`] and that neither an instance nor a run refers to, at most so
-/// many. Says how many. Safe on several replicas at once.
+/// Removes contents that nobody asked for within [`UNUSED`] and that no instance, no run and no operating system refers
+/// to, at most so many. Says how many. Safe on several replicas at once.
 ///
 /// # Errors
 /// The database cannot be reached.
@@ -96,6 +96,12 @@ pub async fn clean(tx: &FleetTx, now: Time, limit: u32) -> Result<u64, StoreErro
     let sql = "WITH idle AS (SELECT c.tenant_id, c.digest FROM contents c WHERE c.used_at < $1 \
                AND NOT EXISTS (SELECT FROM node_states n WHERE n.tenant_id = c.tenant_id AND n.packages_digest = c.digest) \
                AND NOT EXISTS (SELECT FROM update_runs r WHERE r.tenant_id = c.tenant_id AND r.packages_digest = c.digest) \
+               AND NOT EXISTS (SELECT FROM os_inside o \
+               WHERE o.tenant_id = c.tenant_id AND o.packages_digest = c.digest) \
+               AND NOT EXISTS (SELECT FROM os_inside o \
+               WHERE o.tenant_id = c.tenant_id AND o.existing_cves_digest = c.digest) \
+               AND NOT EXISTS (SELECT FROM os_inside o \
+               WHERE o.tenant_id = c.tenant_id AND o.fixed_cves_digest = c.digest) \
                ORDER BY c.tenant_id, c.used_at LIMIT $2 FOR UPDATE OF c SKIP LOCKED) \
                DELETE FROM contents c USING idle WHERE c.tenant_id = idle.tenant_id AND c.digest = idle.digest";
     let values = [(now - UNUSED).into(), i64::from(limit).into()];

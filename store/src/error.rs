@@ -244,6 +244,7 @@ const SITE: &str = "site_resource";
 const PROVIDER: &str = "provider_resource";
 const CUSTOM_CONFIG: &str = "custom_config_resource";
 const LOCAL_ACCOUNT: &str = "local_account_resource";
+const CONTENT: &str = "content";
 const INSTANCE: &str = "an instance";
 const SCHEDULE: &str = "a schedule";
 
@@ -306,6 +307,10 @@ const REFERENCES: &[Reference] = &[
         SCHEDULE,
         "targetRegionId",
     ),
-    reference("node_states_packages", "content", INSTANCE, "packages"),
-    reference("update_runs_packages", "content", "a run", "packages"),
+    reference("os_inside_os", OS, "what is inside it", "osID"),
+    reference("os_inside_packages", CONTENT, OS, "packages"),
+    reference("os_inside_existing_cves", CONTENT, OS, "existingCves"),
+    reference("os_inside_fixed_cves", CONTENT, OS, "fixedCves"),
+    reference("node_states_packages", CONTENT, INSTANCE, "packages"),
+    reference("update_runs_packages", CONTENT, "a run", "packages"),
 ];

@@ -150,6 +150,9 @@ pub struct WholeInstance {
     pub host: Host,
     /// The packages that its node said are installed, as they are kept; none if it said nothing of them.
     pub packages: Option<String>,
+    /// The open vulnerabilities of the operating system that it runs, as its registry told them last; none if it came
+    /// from none or nothing was told.
+    pub existing_cves: Option<String>,
 }
 
 /// The instance with this id, whole, and what it and its host refer to (see [`related::Wanted`]): one statement.
@@ -165,6 +168,7 @@ pub async fn find_whole(tx: &Tx, id: InstanceId) -> Result<(WholeInstance, Relat
         instance: instance.ok_or(StoreError::NotFound { what: Entity::WHAT })?,
         host: host::Model::from_query_result(&row, "h_")?.try_into()?,
         packages: row.try_get("", "packages")?,
+        existing_cves: row.try_get("", "existing_cves")?,
     };
     Ok((whole, related::from_row(&row)?))
 }
@@ -298,7 +302,10 @@ static WHOLE: LazyLock<String> = LazyLock::new(|| {
     };
     format!(
         "SELECT {}, {}, {}, (SELECT p.body FROM contents p WHERE p.tenant_id = n.tenant_id \
-         AND p.digest = n.packages_digest) AS packages FROM {} WHERE i.tenant_id = $1 AND i.id = $2",
+         AND p.digest = n.packages_digest) AS packages, (SELECT c.body FROM os_inside x JOIN contents c \
+         ON c.tenant_id = x.tenant_id AND c.digest = x.existing_cves_digest \
+         WHERE x.tenant_id = n.tenant_id AND x.os_id = n.os_id) AS existing_cves \
+         FROM {} WHERE i.tenant_id = $1 AND i.id = $2",
         columns(),
         tx::columns::<host::Entity>("h"),
         sought.columns(),

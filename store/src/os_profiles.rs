@@ -3,7 +3,8 @@
 use evenkeel_domain::Time;
 use evenkeel_domain::id::OsId;
 use evenkeel_domain::os::{Image, OsKind, OsProfile, OsProvider, OsSpec, SecurityFeature, Sha256};
-use sea_orm::{ActiveModelTrait, ColumnTrait, QueryFilter, Set};
+use sea_orm::sea_query::OnConflict;
+use sea_orm::{ActiveModelTrait, ColumnTrait, EntityTrait, FromQueryResult, QueryFilter, Set};
 use serde::Deserialize;
 
 use crate::error::StoreError;
@@ -20,17 +21,53 @@ const TABLE: &str = "os_profiles";
 /// The name, or the profile name with the image id, is taken.
 pub async fn create(tx: &Tx, spec: &OsSpec, now: Time) -> Result<OsProfile, StoreError> {
     let id = OsId::nth(ids::next(tx.conn(), "os_numbers").await?);
-    let row = ActiveModel {
+    new_row(tx, id, spec, now)
+        .insert(tx.conn())
+        .await?
+        .try_into()
+}
+
+/// Makes an entry; none, and nothing is changed, if the name, or the profile name with the image id, is taken. Waits
+/// for whoever is about to take one.
+///
+/// # Errors
+/// The database cannot be reached.
+pub(crate) async fn create_if_free(
+    tx: &Tx,
+    spec: &OsSpec,
+    now: Time,
+) -> Result<Option<OsId>, StoreError> {
+    let id = OsId::nth(ids::next(tx.conn(), "os_numbers").await?);
+    let taken = OnConflict::new().do_nothing().to_owned();
+    let made = Entity::insert(new_row(tx, id, spec, now))
+        .on_conflict(taken)
+        .exec_without_returning(tx.conn())
+        .await?;
+    Ok((made > 0).then_some(id))
+}
+
+fn new_row(tx: &Tx, id: OsId, spec: &OsSpec, now: Time) -> ActiveModel {
+    ActiveModel {
         tenant_id: Set(tx.tenant().uuid()),
         id: Set(id.bits().cast_signed()),
         name: Set(spec.name.clone()),
         kind: Set(spec.kind.name().to_owned()),
-        provider: Set(spec.provider.name().to_owned()),
-        architecture: Set(spec.architecture.clone()),
         profile_name: Set(spec.profile_name.clone()),
         image_id: Set(spec.image_id.clone()),
         image_url: Set(spec.image_url.clone()),
         sha256: Set(spec.sha256.as_str().to_owned()),
+        created_at: Set(now),
+        ..description(tx, id, spec, now)
+    }
+}
+
+/// What is said of an entry besides its name and its image.
+fn description(tx: &Tx, id: OsId, spec: &OsSpec, now: Time) -> ActiveModel {
+    ActiveModel {
+        tenant_id: Set(tx.tenant().uuid()),
+        id: Set(id.bits().cast_signed()),
+        provider: Set(spec.provider.name().to_owned()),
+        architecture: Set(spec.architecture.clone()),
         security_feature: Set(spec.security_feature.name().to_owned()),
         description: Set(spec.description.clone()),
         metadata: Set(spec.metadata.clone()),
@@ -39,10 +76,9 @@ pub async fn create(tx: &Tx, spec: &OsSpec, now: Time) -> Result<OsProfile, Stor
         installed_packages_url: Set(spec.installed_packages_url.clone()),
         existing_cves_url: Set(spec.existing_cves_url.clone()),
         fixed_cves_url: Set(spec.fixed_cves_url.clone()),
-        created_at: Set(now),
         updated_at: Set(now),
-    };
-    row.insert(tx.conn()).await?.try_into()
+        ..Default::default()
+    }
 }
 
 /// The entry of this profile line and image id; made if there is none, under a name that is free. Nodes that join at
@@ -59,35 +95,34 @@ pub async fn ensure(tx: &Tx, spec: &OsSpec, now: Time) -> Result<OsProfile, Stor
         [tx.tenant().to_string().into(), line.into()],
     )
     .await?;
-    let same = tx
-        .scope::<Entity>()
-        .filter(Column::ProfileName.eq(spec.profile_name.as_str()))
-        .filter(Column::ImageId.eq(spec.image_id.as_str()));
-    if let Some(row) = same.one(tx.conn()).await? {
-        return row.try_into();
+    if let Some(found) = find_image(tx, &spec.profile_name, &spec.image_id).await? {
+        return Ok(found);
     }
+    let named = OsSpec {
+        name: free_name(tx, spec).await?,
+        ..spec.clone()
+    };
+    create(tx, &named, now).await
+}
+
+/// The name that a new entry gets: its own, or, where the catalogue has another one of this name, one with which they
+/// can be told apart.
+///
+/// # Errors
+/// The database cannot be reached.
+pub(crate) async fn free_name(tx: &Tx, spec: &OsSpec) -> Result<String, StoreError> {
     let named_so = tx
         .scope::<Entity>()
         .filter(Column::Name.eq(spec.name.as_str()));
     if named_so.one(tx.conn()).await?.is_none() {
-        return create(tx, spec, now).await;
+        return Ok(spec.name.clone());
     }
-    // The catalogue has another profile of this name: tell them apart.
     let front: String = spec.name.chars().take(60).collect();
     let line: String = format!("{} {}", spec.profile_name, spec.image_id)
         .chars()
         .take(60)
         .collect();
-    let name = format!("{front} ({})", line.trim_end());
-    create(
-        tx,
-        &OsSpec {
-            name,
-            ..spec.clone()
-        },
-        now,
-    )
-    .await
+    Ok(format!("{front} ({})", line.trim_end()))
 }
 
 /// The entry with this id.
@@ -142,6 +177,21 @@ pub async fn change(tx: &Tx, id: OsId, spec: &OsSpec, now: Time) -> Result<OsPro
     row.update(tx.conn()).await?.try_into()
 }
 
+/// Makes an entry say all that is said of it, but for its name and its image, which stay.
+///
+/// # Errors
+/// There is none in the project.
+pub(crate) async fn describe(
+    tx: &Tx,
+    id: OsId,
+    spec: &OsSpec,
+    now: Time,
+) -> Result<(), StoreError> {
+    let row = description(tx, id, spec, now);
+    row.update(tx.conn()).await?;
+    Ok(())
+}
+
 /// Removes an entry.
 ///
 /// # Errors
@@ -152,7 +202,7 @@ pub async fn delete(tx: &Tx, id: OsId) -> Result<(), StoreError> {
 }
 
 /// What of an entry decisions are made from. The rest of the row may be long, and is not read for it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, FromQueryResult)]
 pub(crate) struct ImageRow {
     id: i32,
     name: String,

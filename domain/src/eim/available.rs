@@ -20,15 +20,20 @@ pub fn available(known: &NodeFacts, images: &[Image], said: &str) -> Option<Stri
             let said = text::storable(said);
             (said.len() <= MAX_AVAILABLE).then_some(said)
         }
-        OsKind::Immutable => {
-            let newest = Image::newest(images)?;
-            let order = compare_versions(&newest.image_id, &known.running.image_id);
-            let is_newer = newest.os != known.running.os && order == Some(Ordering::Greater);
-            Some(if is_newer {
-                newest.name.clone()
-            } else {
-                String::new()
-            })
-        }
+        OsKind::Immutable => available_for(&known.running, images),
     }
+}
+
+/// The name of the newest of some images, if it is newer than the one that runs; empty if it is not, or cannot be compared
+/// with it. None if there are no images: then nothing is known.
+#[must_use]
+pub fn available_for(running: &Image, images: &[Image]) -> Option<String> {
+    let newest = Image::newest(images)?;
+    let order = compare_versions(&newest.image_id, &running.image_id);
+    let is_newer = newest.os != running.os && order == Some(Ordering::Greater);
+    Some(if is_newer {
+        newest.name.clone()
+    } else {
+        String::new()
+    })
 }

@@ -1,5 +1,6 @@
 //! A server with two projects, and people with tokens.
 
+mod catalogue;
 mod furniture;
 
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use tempfile::TempDir;
 use tower::ServiceExt;
 use uuid::Uuid;
 
+pub use catalogue::{cves, packages, with_registries};
 pub use furniture::{NAMED, Things, legacy, names_a_thing};
 
 /// A server with the projects `ours` and `theirs`.
@@ -63,8 +65,12 @@ impl House {
     }
 
     pub async fn with(settings: Settings) -> Self {
+        Self::on(evenkeel_store::testing::fresh_store().await, settings).await
+    }
+
+    /// The same on a store of one's own, with nothing in it.
+    pub async fn on(store: Store, settings: Settings) -> Self {
         let keys = tempfile::tempdir().expect("a folder");
-        let store = evenkeel_store::testing::fresh_store().await;
         let clock = TestClock::new(noon());
         let signing = Keys::open(keys.path()).expect("a key");
         let authority = Arc::new(Authority::new(signing, AuthSettings::default()));

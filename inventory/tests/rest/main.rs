@@ -13,6 +13,7 @@ mod layers;
 mod lists;
 mod nulls;
 mod operating_systems;
+mod os_sync;
 mod places;
 mod projects;
 mod schedules;

@@ -155,6 +155,13 @@ async fn running(house: &House, least: &mut BTreeMap<&'static str, Value>) {
     let decision = format!("compute/instances/{id}/decision");
     least.insert("decision", get(&decision).await);
     least.insert("settings", get("settings").await);
+    for (name, path) in [
+        ("catalogue settings", "os-catalogue/settings"),
+        ("catalogue sync", "os-catalogue/sync"),
+        ("catalogue report", "os-catalogue/report"),
+    ] {
+        least.insert(name, get(path).await);
+    }
     least.insert("host summary", get("compute/hosts/summary").await);
     let policy = json!({"osUpdatePolicyId": least["update policy"]["resourceId"]});
     least.insert("assignment", put("assignments/project", policy).await);
@@ -253,6 +260,8 @@ async fn what_is_not_there_is_null_or_empty_as_clients_expect() {
         ("update run", "/startTime", "number"),
         ("single schedule", "/endSeconds", "0"),
         ("operating system", "/name", "\"\""),
+        ("operating system", "/signature", "null"),
+        ("operating system", "/imageSignatures", "[]"),
     ] {
         let shown = least[resource].pointer(place);
         let shown = shown.unwrap_or_else(|| panic!("{resource} has no {place}"));

@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 
-use crate::house::{House, os_body};
+use crate::house::{House, cves, id_of, os_body, packages};
 
 const LABELS: &str = r#"{"ring":"1"}"#;
 
@@ -182,4 +182,88 @@ async fn operating_systems_are_listed_under_the_ancestors_key() {
         (&all["totalElements"], &all["nextPageToken"]),
         (&json!(3), &Value::from(""))
     );
+}
+
+#[tokio::test]
+async fn what_came_from_a_registry_is_shown_with_what_is_inside_it() {
+    let house = House::new().await;
+    let os = house.synced(house.ours, "walrus").await.to_string();
+    let path = format!("compute/os/{os}");
+    let shown = house.ok(&format!("GET {path}"), None).await;
+    for (field, wanted) in [
+        ("profileVersion", json!("0.8.11")),
+        ("revision", json!("0.8.11")),
+        ("registry", json!("release")),
+        (
+            "artifactDigest",
+            json!(format!("sha256:{}", "ef".repeat(32))),
+        ),
+        ("platformBundle", json!(r#"{"artifact":"walrus"}"#)),
+        ("installedPackages", json!(packages("walrus"))),
+        ("existingCves", json!(cves("walrus", "open"))),
+        ("fixedCves", json!(cves("walrus", "mended"))),
+        ("imageSignatures", json!(["walrus statement"])),
+        (
+            "signature",
+            json!({
+                "payload": "cA==", "signature": "c2ln", "key": "cd".repeat(32), "manifest": "{}",
+                "profile": "name: walrus",
+            }),
+        ),
+    ] {
+        assert_eq!(shown[field], wanted, "{field}");
+    }
+    let list = house.ok("GET compute/os", None).await;
+    assert_eq!(list["OperatingSystemResources"], json!([shown]));
+
+    // What was read is written back; of all that, nothing is changed by it.
+    let mut wanted = shown.clone();
+    wanted["metadata"] = json!(LABELS);
+    for method in ["PUT", "PATCH"] {
+        let what = format!("{method} {path}");
+        let mut told = house.ok(&what, Some(wanted.clone())).await;
+        told["timestamps"] = wanted["timestamps"].clone();
+        assert_eq!(told, wanted, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn what_an_operating_system_stands_in_does_not_repeat_what_is_inside_it() {
+    let house = House::new().await;
+    let os = house.synced(house.ours, "walrus").await.to_string();
+    let host = json!({"serialNumber": "ABC12345"});
+    let host = id_of(&house.ok("POST compute/hosts/register", Some(host)).await);
+    let instance = json!({"hostID": host, "osID": os});
+    let instance = id_of(&house.ok("POST compute/instances", Some(instance)).await);
+    let shown = house
+        .ok(&format!("GET compute/instances/{instance}"), None)
+        .await;
+    // An instance has the vulnerabilities of what it runs.
+    assert_eq!(shown["existingCves"], cves("walrus", "open"));
+    assert_eq!(shown["os"]["resourceId"], os);
+    for field in ["installedPackages", "existingCves", "registry"] {
+        assert_eq!(shown["os"][field], "", "{field}");
+    }
+    let list = house.ok("GET compute/instances", None).await;
+    assert_eq!(list["instances"][0]["existingCves"], "");
+}
+
+#[tokio::test]
+async fn a_list_leaves_out_what_is_too_long_for_it() {
+    let house = House::new().await;
+    let list = packages("walrus");
+    let list_of = |bytes: usize| format!("{list}{}", " ".repeat(bytes - list.len()));
+    let (long, longer) = (list_of(500_000), list_of(500_001));
+    for (version, packages) in [("1.0", &long), ("2.0", &longer)] {
+        let os = house
+            .synced_with(house.ours, "walrus", version, packages)
+            .await;
+        let one = house.ok(&format!("GET compute/os/{os}"), None).await;
+        assert_eq!(one["installedPackages"], packages.as_str(), "{version}");
+    }
+    let list = house.ok("GET compute/os?orderBy=imageId", None).await;
+    let listed = &list["OperatingSystemResources"];
+    assert_eq!(listed[0]["installedPackages"], long.as_str());
+    assert_eq!(listed[1]["installedPackages"], "");
+    assert_eq!(listed[1]["existingCves"], cves("walrus", "open"));
 }

@@ -9,7 +9,9 @@ use evenkeel_kit::Clock;
 use evenkeel_store::hosts::{self, Joining};
 use serde_json::{Value, json};
 
-use crate::house::{House, KEY, Things, UUID, Who, legacy, nightly, os_body, read};
+use crate::house::{
+    House, KEY, Things, UUID, Who, legacy, nightly, os_body, read, with_registries,
+};
 
 /// Every operation of the document: method, path, operation.
 pub fn operations() -> Vec<(String, String, Value)> {
@@ -64,6 +66,7 @@ pub fn body(operation: &Value, things: &Things, house: &House) -> Option<Value> 
         "put_pause" | "resume_assignment" => json!({"reason": "a storm"}),
         "put_order" => json!({"kind": "cancel", "reason": "not today"}),
         "put_settings" | "patch_settings" => json!({"retentionDays": 7}),
+        "put_os_settings" | "patch_os_settings" => json!({"revision": "~0.8.12"}),
         "create_join_token" => json!({}),
         other => panic!("the operation {other} takes a body: say in `statuses::body` which"),
     })
@@ -137,7 +140,7 @@ type Row = (String, Vec<u16>);
 /// Asks for everything as everybody: by the name of the project, or in the legacy form, which has only what is in a
 /// project.
 async fn rows(is_legacy: bool) -> Vec<Row> {
-    let house = House::new().await;
+    let house = House::with(with_registries()).await;
     let things = house.furnish().await;
     house.want(&things).await;
     came(&house, &things).await;

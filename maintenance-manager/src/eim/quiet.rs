@@ -8,6 +8,7 @@ use evenkeel_domain::Time;
 use evenkeel_domain::decide::Protocol;
 use evenkeel_domain::eim::{self, Before, Sample, SampleKind, Shows};
 use evenkeel_domain::host::Host;
+use evenkeel_domain::os::OsKind;
 use evenkeel_domain::run::UpdateRun;
 use evenkeel_domain::status::{Indication, Status as Shown};
 use evenkeel_store::decisions::World;
@@ -92,8 +93,12 @@ fn is_known(node: &Brief, world: &World, sample: &Sample, now: Time) -> bool {
     eim::is_settled(&before, sample, &shows, now)
 }
 
-/// Whether what could be updated is kept as it is said.
+/// Whether what could be updated is kept as it is said. A node of images does not say it: it follows from the catalogue,
+/// and is brought there by [`crate::ImageWatch`].
 fn is_listed(node: &Brief, world: &World, said: &str) -> bool {
+    if world.known.os_kind == OsKind::Immutable {
+        return true;
+    }
     let available = eim::available(&world.known, &world.wanted.images, said);
     available.is_none_or(|available| nodes::digest_of(&available) == node.available_digest)
 }

@@ -10,6 +10,7 @@ mod facts;
 mod fleet;
 mod held;
 mod house;
+mod images;
 mod invalidated;
 mod loops;
 mod marks;

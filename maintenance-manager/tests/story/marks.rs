@@ -28,7 +28,7 @@ enum Marks {
 use Marks::{Near, Nobody, Project};
 
 /// All tables whose changes are in the log, in alphabetical order.
-const TABLES: [(&str, Marks); 22] = [
+const TABLES: [(&str, Marks); 24] = [
     ("assignments", Near),
     ("brake_slots", Near),
     ("custom_configs", Nobody),
@@ -39,7 +39,9 @@ const TABLES: [(&str, Marks); 22] = [
     ("join_tokens", Nobody),
     ("local_accounts", Nobody),
     ("node_states", Near),
+    ("os_inside", Nobody),
     ("os_profiles", Project),
+    ("os_settings", Nobody),
     ("pauses", Near),
     ("project_settings", Project),
     ("projects", Project),
@@ -225,6 +227,13 @@ impl Estate {
             "local_accounts" => format!(
                 "INSERT INTO local_accounts VALUES ('{tenant}', 1, 'a', 'ssh-ed25519 A', now(), now())"
             ),
+            "os_inside" => format!(
+                "INSERT INTO os_inside SELECT '{tenant}', min(id), 'r', 'p', '1.0.0', sha256(''), '', '{{}}', NULL, '[]', \
+                 NULL, NULL, NULL, now() FROM os_profiles WHERE tenant_id = '{tenant}'"
+            ),
+            "os_settings" => {
+                format!("INSERT INTO os_settings (tenant_id, revision) VALUES ('{tenant}', 'main')")
+            }
             other => panic!("nobody knows how {other} changes"),
         }
     }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::testing::fresh_store;
-use evenkeel_store::{Conflict, Store, StoreError, hosts, projects};
+use evenkeel_store::{Conflict, Store, StoreError, hosts, os_inside, projects};
 
 use crate::house::{NOON, latest, project, region, registration, site};
+use crate::os_inside::{edge, somebody_waits};
 use crate::walls::everything;
 
 /// Deletes a project for good.
@@ -86,6 +87,34 @@ async fn what_is_made_while_its_project_goes_is_refused() {
     gone.expect("committed");
     let (what, field) = ("project", "projectName");
     match made {
+        Err(StoreError::Conflict(conflict)) => {
+            assert_eq!(conflict, Conflict::Dangling { what, field });
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn what_a_registry_has_does_not_come_into_a_project_that_goes() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let going = store.fleet().await.expect("a transaction");
+    projects::delete(&going, tenant, false)
+        .await
+        .expect("it goes");
+    let kept = async {
+        let tx = store.tenant(tenant).await?;
+        os_inside::keep(&tx, &edge("3.0.1"), NOON).await?;
+        tx.commit().await
+    };
+    let gone = async {
+        somebody_waits(&store).await;
+        going.commit().await
+    };
+    let (kept, gone) = futures_util::future::join(kept, gone).await;
+    gone.expect("committed");
+    let (what, field) = ("project", "projectName");
+    match kept {
         Err(StoreError::Conflict(conflict)) => {
             assert_eq!(conflict, Conflict::Dangling { what, field });
         }

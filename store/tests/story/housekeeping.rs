@@ -3,18 +3,23 @@
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::host::Host;
+use evenkeel_domain::id::OsId;
 use evenkeel_domain::instance::Instance;
+use evenkeel_domain::os::{OsKind, OsSpec};
 use evenkeel_domain::run::{Patience, RunEvent, UpdateRun};
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::contacts::Contact;
 use evenkeel_store::contents::{self, Digest};
+use evenkeel_store::os_inside::{Inside, Kept, Made};
 use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::testing::fresh_store;
-use evenkeel_store::{Store, contacts, hosts, instances, nodes, runs, settings};
+use evenkeel_store::{
+    Store, contacts, hosts, instances, nodes, os_inside, os_profiles, runs, settings,
+};
 use futures_util::future::join_all;
 
-use crate::house::{NOON, attempt, contact, node, numbered, project, spoke};
+use crate::house::{NOON, attempt, bookworm, contact, node, numbered, project, spoke};
 
 const DAY: TimeDelta = TimeDelta::days(1);
 
@@ -172,6 +177,67 @@ async fn a_content_stays_while_an_instance_or_a_kept_run_refers_to_it() {
     let tx = store.tenant(tenant).await.expect("a transaction");
     assert_eq!(contents::get(&tx, &old).await.expect("an answer"), None);
     assert!(contents::get(&tx, &new).await.expect("an answer").is_some());
+}
+
+/// An image with these lists inside: of its packages, its open vulnerabilities and its mended ones.
+fn release(lists: [Option<Digest>; 3]) -> Made {
+    let spec = OsSpec {
+        kind: OsKind::Immutable,
+        name: "edge".to_owned(),
+        profile_name: "edge".to_owned(),
+        image_id: "1".to_owned(),
+        ..bookworm()
+    };
+    let [packages, existing_cves, fixed_cves] = lists;
+    let inside = Inside {
+        registry: "release".to_owned(),
+        repository: "edge".to_owned(),
+        revision: "0.3.1".to_owned(),
+        artifact: [9; 32],
+        platform_bundle: String::new(),
+        image_signatures: Vec::new(),
+        signature: None,
+        files: Vec::new(),
+        packages,
+        existing_cves,
+        fixed_cves,
+        refreshed_at: NOON,
+    };
+    Made { spec, inside }
+}
+
+async fn published(store: &Store, tenant: TenantId, lists: [Option<Digest>; 3]) -> OsId {
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    for digest in lists.iter().flatten() {
+        contents::put(&tx, digest, "[]", NOON).await.expect("kept");
+    }
+    let kept = os_inside::keep(&tx, &release(lists), NOON).await;
+    tx.commit().await.expect("committed");
+    match kept.expect("kept") {
+        Kept::Made { os, .. } | Kept::Refreshed(os) => os,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_content_stays_while_an_operating_system_refers_to_it() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (one, two, three, four) = ([1; 32], [2; 32], [3; 32], [4; 32]);
+    let os = published(&store, tenant, [Some(one), Some(two), Some(three)]).await;
+    let later = NOON + DAY * 30;
+    assert_eq!(clean(&store, later).await, 0, "all of them are shown");
+    // One list is a newer one, one is gone, and one is shown in the place of another.
+    published(&store, tenant, [Some(four), None, Some(two)]).await;
+    assert_eq!(clean(&store, later).await, 2);
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let left = contents::get_many(&tx, &[one, two, three, four]).await;
+    let mut left: Vec<_> = left.expect("contents").into_keys().collect();
+    left.sort_unstable();
+    assert_eq!(left, [two, four]);
+    os_profiles::delete(&tx, os).await.expect("deleted");
+    tx.commit().await.expect("committed");
+    assert_eq!(clean(&store, later).await, 2);
 }
 
 #[tokio::test]

@@ -23,13 +23,14 @@ use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{
     Store, assignments, brake, contacts, contents, hardware, join_tokens, node_tokens, nodes,
-    orders, pauses, runs, settings, versions,
+    orders, os_inside, os_reports, os_settings, pauses, runs, settings, versions,
 };
 
 use crate::day_zero;
 use crate::house::{
     NOON, assign, attempt, contact, latest, node, numbered, project, region, site, window,
 };
+use crate::os_inside::{edge, finding, report, wish};
 
 /// One of everything.
 pub async fn everything(store: &Store, tenant: TenantId) {
@@ -40,6 +41,7 @@ pub async fn everything(store: &Store, tenant: TenantId) {
     assign(store, tenant, Scope::Project, policy.id, (Some(1), None)).await;
     wishes(store, tenant, &host, &instance).await;
     day_zero::in_use(store, tenant, &host, &instance).await;
+    from_a_registry(store, tenant).await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     settings::set(&tx, &ProjectSettings::default())
         .await
@@ -82,6 +84,19 @@ pub async fn everything(store: &Store, tenant: TenantId) {
     contacts::heard(&tx, vec![contact(tenant, instance.id, NOON)])
         .await
         .expect("noted");
+    tx.commit().await.expect("committed");
+}
+
+/// An image of a registry, what is wanted of it, and how that went.
+async fn from_a_registry(store: &Store, tenant: TenantId) {
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    os_settings::set(&tx, &wish("~3.0.1")).await.expect("set");
+    os_inside::keep(&tx, &edge("3.0.1"), NOON)
+        .await
+        .expect("kept");
+    os_reports::replace(&tx, &report(vec![finding("gone", NOON)]))
+        .await
+        .expect("reported");
     tx.commit().await.expect("committed");
 }
 

@@ -118,6 +118,9 @@ async fn every_limit_that_the_document_promises_is_kept() {
         let Some(list) = path.strip_prefix(PROJECT).filter(|_| method == "POST") else {
             continue;
         };
+        if operation.get("requestBody").is_none() {
+            continue;
+        }
         let what = format!("POST {list}");
         let is_known = ground.good.iter().any(|(known, _)| *known == what);
         assert!(is_known, "there is no good body for {what}");

@@ -53,6 +53,10 @@ impl Side {
         side.spare = side.make(house, "compute/hosts/register", spare).await;
         let settings = json!({"retentionDays": 7});
         side.ok(house, "PUT settings", settings).await;
+        let takes = json!({"enabledProfiles": [mark], "defaultProfile": mark});
+        side.ok(house, "PUT os-catalogue/settings", takes).await;
+        let os = house.synced(tenant, mark).await;
+        house.reported(tenant, mark, os).await;
         side
     }
 

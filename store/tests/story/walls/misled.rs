@@ -13,7 +13,7 @@ use evenkeel_domain::custom_config::CustomConfig;
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{
-    CustomConfigId, HostId, JoinTokenId, LocalAccountId, PolicyId, ProviderId, RegionId,
+    CustomConfigId, HostId, JoinTokenId, LocalAccountId, OsId, PolicyId, ProviderId, RegionId,
     RepeatedScheduleId, SingleScheduleId, SiteId,
 };
 use evenkeel_domain::instance::Instance;
@@ -32,8 +32,8 @@ use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::testing::{fresh_store, misled, rows_of};
 use evenkeel_store::{
     Store, StoreError, Tx, assignments, brake, custom_configs, hosts, instances, join_tokens,
-    listing, local_accounts, nodes, os_profiles, providers, regions, runs, schedules, settings,
-    sites,
+    listing, local_accounts, nodes, os_inside, os_profiles, providers, regions, runs, schedules,
+    settings, sites,
 };
 
 use super::{everything, reads, writes};
@@ -51,6 +51,8 @@ pub struct Of {
     pub site: Site,
     pub policy: PolicyId,
     pub image: OsProfile,
+    /// The image that came from a registry.
+    pub edge: OsId,
     pub provider: Provider,
     pub config: CustomConfig,
     pub account: LocalAccount,
@@ -69,6 +71,7 @@ async fn furnished(store: &Store, tenant: TenantId) -> Of {
     let instance = instance.expect("an instance");
     let policy = PolicyId::from_bits(first(&tx, Resource::Policy).await);
     let image = more(&tx, &instance, policy).await;
+    let edge = os_inside::default_of(&tx, "edge").await;
     let node = nodes::find(&tx, instance.id).await.expect("a node");
     let look = Reading::Look(NOON);
     let world = world(&tx, &host, &node, &Horizon::default(), look).await;
@@ -92,6 +95,7 @@ async fn furnished(store: &Store, tenant: TenantId) -> Of {
         site: sites::find(&tx, site).await.expect("a site"),
         policy,
         image,
+        edge: edge.expect("answered").expect("an image"),
         provider: providers::find(&tx, provider).await.expect("a provider"),
         config: custom_configs::find(&tx, config)
             .await

@@ -13,9 +13,9 @@ use evenkeel_store::related::{Related, Wanted};
 use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::{
     StoreError, Tx, assignments, changes, contacts, contents, custom_configs, decisions, hardware,
-    hosts, instances, join_tokens, listing, local_accounts, node_tokens, nodes, orders,
-    os_profiles, pauses, policies, providers, regions, related, runs, schedules, settings, sites,
-    versions,
+    hosts, instances, join_tokens, listing, local_accounts, node_tokens, nodes, orders, os_inside,
+    os_profiles, os_reports, os_settings, pauses, policies, providers, regions, related, runs,
+    schedules, settings, sites, versions,
 };
 use uuid::Uuid;
 
@@ -39,6 +39,7 @@ pub async fn all(tx: &Tx, of: &Of) -> Told {
     all.extend(runners(tx, of).await);
     all.extend(batches(tx, of).await);
     all.extend(catalogue(tx, of).await);
+    all.extend(registry(tx, of).await);
     all.extend(first_day(tx, of).await);
     all.extend(references(tx, of).await);
     all.extend(wishes(tx, of).await);
@@ -129,6 +130,17 @@ async fn catalogue(tx: &Tx, of: &Of) -> Told {
         regions::count_sites => (tx, &[region]);
         sites::find => (tx, site);
         sites::find_many => (tx, &[site]);
+    }
+}
+
+/// What came from a registry.
+async fn registry(tx: &Tx, of: &Of) -> Told {
+    tell! {
+        os_settings::find => (tx);
+        os_inside::find_many => (tx, &[of.edge]);
+        os_inside::shown => (tx, &[of.edge], u32::MAX);
+        os_inside::default_of => (tx, "edge");
+        os_reports::find => (tx);
     }
 }
 

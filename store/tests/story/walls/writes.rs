@@ -18,18 +18,21 @@ use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::text::Name;
 use evenkeel_store::assignments::Resumption;
 use evenkeel_store::hosts::{HostChange, Joining};
+use evenkeel_store::image_lines::Line;
 use evenkeel_store::instances::InstanceChange;
 use evenkeel_store::runs::{Subject, Together};
 use evenkeel_store::schedules::repeated;
 use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::{
-    StoreError, Tx, assignments, brake, contents, custom_configs, hardware, hosts, instances,
-    join_tokens, local_accounts, node_tokens, nodes, orders, os_profiles, pauses, policies,
-    providers, regions, runs, schedules, settings, sites, versions,
+    StoreError, Tx, assignments, brake, contents, custom_configs, hardware, hosts, image_lines,
+    instances, join_tokens, local_accounts, node_tokens, nodes, orders, os_inside, os_profiles,
+    os_reports, os_settings, pauses, policies, providers, regions, runs, schedules, settings,
+    sites, versions,
 };
 
 use super::misled::Of;
 use crate::house::{NOON, bookworm, numbered, registration, window};
+use crate::os_inside::{edge, finding, report, wish};
 
 /// How a write went; none if it is not of this group.
 type Done = Option<Result<(), StoreError>>;
@@ -43,6 +46,9 @@ pub async fn one(name: &str, tx: &Tx, of: &Of) -> Done {
         return Some(done);
     }
     if let Some(done) = catalogue(name, tx, of).await {
+        return Some(done);
+    }
+    if let Some(done) = registry(name, tx, of).await {
         return Some(done);
     }
     if let Some(done) = places(name, tx, of).await {
@@ -155,6 +161,23 @@ async fn catalogue(name: &str, tx: &Tx, of: &Of) -> Done {
             .await
             .map(drop),
         "local_accounts::delete" => local_accounts::delete(tx, of.account.id).await,
+        _ => return None,
+    })
+}
+
+async fn registry(name: &str, tx: &Tx, of: &Of) -> Done {
+    let line = Line {
+        tenant: of.tenant,
+        profile_name: "edge".into(),
+        changed: 1,
+    };
+    let report = report(vec![finding("unreachable", NOON)]);
+    Some(match name {
+        "os_settings::set" => os_settings::set(tx, &wish("3.0.2")).await,
+        "os_inside::keep" => os_inside::keep(tx, &edge("3.0.2"), NOON).await.map(drop),
+        "os_reports::replace" => os_reports::replace(tx, &report).await,
+        "image_lines::follow" => image_lines::follow(tx, &line, None, 10).await.map(drop),
+        "image_lines::done" => image_lines::done(tx, &line).await.map(drop),
         _ => return None,
     })
 }

@@ -1,0 +1,145 @@
+//! What tags lead to.
+
+use evenkeel_domain::Time;
+use evenkeel_domain::os::catalogue::{File, Trusted};
+use sea_orm::QueryResult;
+use serde_json::Value;
+
+use super::cycle::is_held;
+use super::{Artifact, Claim, digest};
+use crate::error::StoreError;
+use crate::rows::{Kept, named};
+use crate::tx::{FleetTx, all, execute};
+
+const TABLE: &str = "os_artifacts";
+
+/// What the tags of these repositories lead to, by repository and tag; also those that are gone.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn artifacts(
+    tx: &FleetTx,
+    registry: &str,
+    repositories: &[String],
+) -> Result<Vec<Artifact>, StoreError> {
+    let sql = "SELECT repository, tag, digest, moved_from, title, manifest, document, findings, trust, signature, \
+               files, gone_at FROM os_artifacts \
+               WHERE registry = $1 AND repository = ANY ($2) ORDER BY repository, tag";
+    let values = [registry.into(), repositories.to_vec().into()];
+    let rows = all(tx.conn(), sql, values).await?;
+    rows.iter().map(artifact).collect()
+}
+
+/// Keeps what a tag leads to; it is there, so it is not gone any more. If it led elsewhere until now, to a manifest
+/// that could be read, it has moved from there, whatever is said of that, and this stays known. False, and nothing is
+/// kept, if the cycle is another's by now.
+///
+/// # Errors
+/// A text is too long or holds a NUL, or the database cannot be reached.
+pub async fn keep(tx: &FleetTx, claim: &Claim, artifact: &Artifact) -> Result<bool, StoreError> {
+    if !is_held(tx, claim).await? {
+        return Ok(false);
+    }
+    let sql = "INSERT INTO os_artifacts AS a (registry, repository, tag, digest, moved_from, title, manifest, \
+               document, findings, trust, signature, files, seen) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) \
+               ON CONFLICT (registry, repository, tag) DO UPDATE SET digest = excluded.digest, \
+               moved_from = CASE WHEN a.digest = excluded.digest OR a.manifest IS NULL \
+               THEN coalesce(excluded.moved_from, a.moved_from) ELSE a.digest END, \
+               title = excluded.title, manifest = excluded.manifest, document = excluded.document, \
+               findings = excluded.findings, trust = excluded.trust, signature = excluded.signature, \
+               files = excluded.files, seen = excluded.seen, gone_at = NULL";
+    let values = [
+        claim.registry.as_str().into(),
+        artifact.repository.as_str().into(),
+        artifact.tag.as_str().into(),
+        artifact.digest.to_vec().into(),
+        artifact.moved_from.map(|digest| digest.to_vec()).into(),
+        artifact.title.as_deref().into(),
+        artifact.manifest.as_deref().into(),
+        artifact.document.as_deref().into(),
+        Kept(&artifact.findings).into(),
+        artifact.trust.name().into(),
+        artifact.signature.clone().into(),
+        Kept(&artifact.files).into(),
+        claim.number.into(),
+    ];
+    execute(tx.conn(), sql, values).await?;
+    Ok(true)
+}
+
+/// Notes that these tags of a repository lead to what is known of them. False if the cycle is another's by now.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn see(
+    tx: &FleetTx,
+    claim: &Claim,
+    repository: &str,
+    tags: &[String],
+) -> Result<bool, StoreError> {
+    if !is_held(tx, claim).await? {
+        return Ok(false);
+    }
+    let sql = "UPDATE os_artifacts SET seen = $4, gone_at = NULL \
+               WHERE registry = $1 AND repository = $2 AND tag = ANY ($3)";
+    let values = [
+        claim.registry.as_str().into(),
+        repository.into(),
+        tags.to_vec().into(),
+        claim.number.into(),
+    ];
+    execute(tx.conn(), sql, values).await?;
+    Ok(true)
+}
+
+/// Notes which tags are gone of the repositories that were listed: those that the cycle did not see. Says how many are
+/// so from now on; none if the cycle is another's by now.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn mark_gone(
+    tx: &FleetTx,
+    claim: &Claim,
+    listed: &[String],
+    now: Time,
+) -> Result<u64, StoreError> {
+    if !is_held(tx, claim).await? {
+        return Ok(0);
+    }
+    let sql = "UPDATE os_artifacts SET gone_at = $4 \
+               WHERE registry = $1 AND repository = ANY ($2) AND seen < $3 AND gone_at IS NULL";
+    let values = [
+        claim.registry.as_str().into(),
+        listed.to_vec().into(),
+        claim.number.into(),
+        now.into(),
+    ];
+    execute(tx.conn(), sql, values).await
+}
+
+fn artifact(row: &QueryResult) -> Result<Artifact, StoreError> {
+    let moved_from: Option<Vec<u8>> = row.try_get_by_index(3)?;
+    let moved_from = moved_from.map(|from| digest(from, TABLE, "moved_from"));
+    let findings: Kept<Vec<Value>> = row.try_get_by_index(7)?;
+    let files: Kept<Vec<File>> = row.try_get_by_index(10)?;
+    Ok(Artifact {
+        repository: row.try_get_by_index(0)?,
+        tag: row.try_get_by_index(1)?,
+        digest: digest(row.try_get_by_index(2)?, TABLE, "digest")?,
+        moved_from: moved_from.transpose()?,
+        title: row.try_get_by_index(4)?,
+        manifest: row.try_get_by_index(5)?,
+        document: row.try_get_by_index(6)?,
+        findings: findings.0,
+        trust: trust(row, 8)?,
+        signature: row.try_get_by_index(9)?,
+        files: files.0,
+        gone_at: row.try_get_by_index(11)?,
+    })
+}
+
+fn trust(row: &QueryResult, column: usize) -> Result<Trusted, StoreError> {
+    let name: String = row.try_get_by_index(column)?;
+    named(Trusted::from_name(&name), TABLE, 0, "trust")
+}
