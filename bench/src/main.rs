@@ -8,6 +8,8 @@
 //! cargo run --release -p evenkeel-bench -- fleet --nodes 10000 --interval 20s --for 60s --tls
 //! cargo run --release -p evenkeel-bench -- fleet --nodes 20000 --eim 0 --tls --held --change-policy --json
 //! cargo run --release -p evenkeel-bench -- fleet --nodes 10000 --tls --faults loss,reorder,half-open,return
+//! cargo run --release -p evenkeel-bench -- os
+//! cargo run --release -p evenkeel-bench -- os --profiles 20 --nodes 10000 --image-mib 1024 --json
 //! ```
 //!
 //! `rest` fills a private Postgres with 1,000 hosts and then another one with as many as `--hosts` says, asks a real server
@@ -17,6 +19,9 @@
 //! `fleet` drives simulated nodes of both protocols, each at its own instants, over connections that they keep or share; what
 //! the server answers without news it holds against a bare echo with the same messages, connections and instants. With
 //! `--faults` it lets things go wrong on purpose, and shows what the others notice of it.
+//!
+//! `os` syncs many profiles of a registry of its own, cold and with nothing new, reads documents, fetches an image through
+//! the server beside `cat`, and lets fleets be told of a newer image.
 
 mod agent;
 mod children;
@@ -25,6 +30,7 @@ mod fleet;
 mod load;
 mod measure;
 mod node;
+mod os;
 mod poll;
 mod report;
 mod rest;
@@ -54,6 +60,9 @@ enum Command {
     /// it, what a storm of reports, a restart and things that go wrong on purpose do to it. Fails if a call fails outside of
     /// a restart, a change does not reach a node, an attempt is lost, or a fault did not happen.
     Fleet(fleet::Args),
+    /// Operating systems: a sync of many profiles, reading their documents, how soon a fleet is told of a newer image, and
+    /// files as nodes fetch them. Fails if a sync is not good, or a node or a file does not become what it should.
+    Os(os::Args),
     /// What drives the nodes of a fleet, as a process of its own. It is told what to do on its standard input.
     #[command(hide = true)]
     Drive,
@@ -84,6 +93,7 @@ fn main() -> anyhow::Result<std::process::ExitCode> {
             Command::Agent(args) => agent::run(&args).await,
             Command::Rest(args) => rest::run(&args).await,
             Command::Fleet(args) => Box::pin(fleet::run(&args)).await,
+            Command::Os(args) => Box::pin(os::run(&args)).await,
             Command::Drive => fleet::drive::run().await,
             Command::Echo(args) => echo::run(&args).await,
             Command::Serve { arguments } => {

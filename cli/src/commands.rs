@@ -34,6 +34,7 @@ use crate::client::{Client, Renewal, Target};
 use crate::contexts::Contexts;
 use crate::view::{Printer, harmless};
 use crate::{Ending, Failure, World};
+use os::OsCommand;
 
 /// Where the server is if nobody says otherwise: `evenkeeld` listens there by default.
 const DEFAULT_SERVER: &str = "http://127.0.0.1:8080";
@@ -51,6 +52,10 @@ impl Cli {
             Command::Context(command) => command.run(globals, world)?,
             Command::Login(login) => login.run(globals, world).await?,
             Command::Completion(completion) => completion.run(world)?,
+            Command::Os(OsCommand::Moving(moving)) => {
+                let printer = &mut Printer::new(world, globals.output, globals.quiet);
+                return moving.run(printer).await;
+            }
             Command::Version => writeln!(world.out, "evenkeel {}", env!("CARGO_PKG_VERSION"))?,
             other => return ask(other, globals, world).await,
         }
@@ -88,7 +93,7 @@ async fn answer(
         Command::Site(command) => command.run(client, printer).await?,
         Command::Host(command) => command.run(client, printer).await?,
         Command::Instance(command) => command.run(client, printer).await?,
-        Command::Os(command) => command.run(client, printer).await?,
+        Command::Os(command) => return command.run(client, printer).await,
         Command::Policy(command) => command.run(client, printer).await?,
         Command::Assignment(command) => command.run(client, printer).await?,
         Command::Pause(pause) => pause.run(client, printer).await?,

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use evenkeel_registry::{MoveError, RegistryError};
+
 /// Why a command could not be run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -87,6 +89,32 @@ pub enum Failure {
         failed: usize,
         /// How many there are.
         all: usize,
+    },
+    /// A registry cannot be used.
+    #[error("cannot use the registry {address}")]
+    Registry {
+        /// Where it is.
+        address: String,
+        /// Why.
+        #[source]
+        source: Box<RegistryError>,
+    },
+    /// Operating systems could not be moved.
+    #[error("cannot {doing}")]
+    Moving {
+        /// What was to be done.
+        doing: String,
+        /// Why it was not.
+        #[source]
+        source: Box<MoveError>,
+    },
+    /// Something was looked at and cannot be used.
+    #[error("{what}:{}", lines(findings))]
+    Findings {
+        /// What cannot be used.
+        what: String,
+        /// All that is wrong with it.
+        findings: Vec<String>,
     },
     /// The client cannot be set up.
     #[error("cannot set up the connection")]
@@ -181,9 +209,62 @@ impl Failure {
             Self::Partly { .. } => Some(
                 "the answer says why, node by node; name those again once that is mended".to_owned(),
             ),
+            Self::Registry { source, .. } => registry_hint(source),
+            Self::Moving { source, .. } => moving_hint(source),
+            Self::Findings { .. } => Some("nothing was changed; mend these and run it again".to_owned()),
             Self::Refused { detail: Some(detail), .. } if detail.hint.is_some() => detail.hint.clone(),
             Self::Refused { field: Some(field), .. } => Some(format!("look at `{field}`")),
             _ => None,
         }
     }
+}
+
+/// Each on a line of its own.
+fn lines(findings: &[String]) -> String {
+    let lines = findings.iter().map(|finding| format!("\n  {finding}"));
+    lines.collect()
+}
+
+/// What to do about a registry.
+fn registry_hint(error: &RegistryError) -> Option<String> {
+    let hint = match error {
+        RegistryError::Unreachable(_) => {
+            "is the address right? --plain-http asks one at http://, --registry-ca names the authority that vouches for \
+             one, --proxy says through what it is reached; before an option of the one that is copied to stands `to-`"
+        }
+        RegistryError::Malformed {
+            what: "address", ..
+        } => "an address is https://HOST, http://HOST with --plain-http, or oci:FOLDER",
+        RegistryError::Denied => {
+            "give --username with --password-file, or --token-file; for the one that is copied to, these with `to-` before \
+             them"
+        }
+        RegistryError::Busy { .. } => "it asks to be left alone; run the same line again later",
+        RegistryError::Stalled | RegistryError::Io(_) => {
+            "run the same line again: what was carried over stays"
+        }
+        RegistryError::NotThere => "look at the name of the profile, the revision and --prefix",
+        RegistryError::Elsewhere(_) => "--allow-host names another host that may be asked",
+        _ => return None,
+    };
+    Some(hint.to_owned())
+}
+
+/// What to do where operating systems could not be moved.
+fn moving_hint(error: &MoveError) -> Option<String> {
+    let hint = match error {
+        MoveError::Registry { error, .. } => return registry_hint(error),
+        MoveError::Taken { .. } => {
+            "publish it as a revision of its own; --move puts it in the place of the one that is there"
+        }
+        MoveError::OtherRevision { .. } => "--branch is for names such as main",
+        MoveError::Bundle(_) => {
+            "nothing was changed; copy the bundle once more from where it was made"
+        }
+        MoveError::Nothing(_) => "look at --profile, --revision and --prefix",
+        MoveError::File { .. } => {
+            "what was done stays; run the same line again once there is room and it may be used"
+        }
+    };
+    Some(hint.to_owned())
 }

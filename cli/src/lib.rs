@@ -73,13 +73,26 @@ pub enum Ending {
     Done,
     /// A run was watched to its end, and it did not succeed.
     RunNotSucceeded,
+    /// Operating systems were synced, moved or looked at, and not all of them are as they should be.
+    SyncNotGood,
+}
+
+impl Ending {
+    /// As it should be, if all operating systems that it was about are good.
+    const fn of(all_are_good: bool) -> Self {
+        if all_are_good {
+            Self::Done
+        } else {
+            Self::SyncNotGood
+        }
+    }
 }
 
 impl From<Ending> for ExitCode {
     fn from(ending: Ending) -> Self {
         match ending {
             Ending::Done => Self::SUCCESS,
-            Ending::RunNotSucceeded => Self::from(3),
+            Ending::RunNotSucceeded | Ending::SyncNotGood => Self::from(3),
         }
     }
 }

@@ -31,6 +31,8 @@ pub(crate) enum Command {
     Inventory,
     /// Run the gRPC services for agents.
     MaintenanceManager,
+    /// Keep the catalogue of operating systems as the registries have it, and serve files to nodes.
+    OsResourceManager,
     /// Bring the database schema up to date.
     Migrate,
     /// Print the OpenAPI document of the REST API.

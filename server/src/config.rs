@@ -2,6 +2,7 @@
 //! room of the house; an unknown key is an error.
 
 mod auth;
+mod files;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use chrono::TimeDelta;
+use evenkeel_inventory::OsDefaults;
 use evenkeel_kit::Secret;
 use evenkeel_kit::telemetry::LogConfig;
 use evenkeel_store::decisions::Horizon;
@@ -20,6 +22,7 @@ use crate::Cli;
 
 use auth::Auth;
 pub(crate) use auth::{Login, Outside, is_origin};
+pub(crate) use files::Files;
 
 /// Read when no other file is named.
 const USUAL_FILE: &str = "/etc/evenkeel/evenkeeld.toml";
@@ -39,6 +42,8 @@ pub(crate) struct Config {
     pub(crate) admin: Admin,
     pub(crate) auth: Auth,
     pub(crate) maintenance_manager: evenkeel_maintenance_manager::Settings,
+    pub(crate) os_resource_manager: evenkeel_os_resource_manager::Settings,
+    pub(crate) files: Files,
 }
 
 impl Default for Config {
@@ -57,6 +62,8 @@ impl Default for Config {
             admin: Admin::default(),
             auth: Auth::default(),
             maintenance_manager: evenkeel_maintenance_manager::Settings::default(),
+            os_resource_manager: evenkeel_os_resource_manager::Settings::default(),
+            files: Files::default(),
         }
     }
 }
@@ -240,12 +247,21 @@ impl Config {
             request_timeout: self.rest.answer_within,
             cors_origins: self.rest.cors_origins.clone(),
             streams: self.rest.streams,
-            os: evenkeel_inventory::OsDefaults::default(),
             horizon: Horizon {
                 fetch_ahead: delta(manager.fetch_ahead)?,
                 max_window: delta(manager.max_window)?,
             },
+            os: self.catalogue(),
         })
+    }
+
+    /// What projects can be told of registries of operating systems: their names, and nothing else of them.
+    fn catalogue(&self) -> OsDefaults {
+        let manager = &self.os_resource_manager;
+        OsDefaults {
+            registries: manager.registries.keys().cloned().collect(),
+            wish: manager.wish(),
+        }
     }
 
     fn read(file: Option<&Path>, data_dir: Option<&Path>) -> Result<Self, Box<figment::Error>> {
@@ -280,12 +296,12 @@ mod tests {
         assert_eq!(config.rest.listen.to_string(), "127.0.0.1:8080");
         assert_eq!(config.southbound.listen.to_string(), "0.0.0.0:50002");
         assert_eq!(config.admin.listen.to_string(), "127.0.0.1:9090");
+        assert_eq!(config.files.listen, None, "nobody asked for it");
+        assert!(config.os_resource_manager.registries.is_empty());
     }
 
-    #[test]
-    fn each_section_can_be_told_something() {
-        let config = read(
-            r#"
+    /// Something in each section.
+    const TOLD: &str = r#"
             data_dir = "/srv/evenkeel"
             stop_within = "1m 5s"
             [log]
@@ -325,9 +341,25 @@ mod tests {
             roles = "groups"
             [auth.login]
             users = "/etc/evenkeel/users.toml"
-            "#,
-        )
-        .unwrap();
+            [os_resource_manager]
+            default = { registry = "release", revision = "~0.8.11", enabled = ["edge"] }
+            [os_resource_manager.registries.release]
+            address = "https://registry.example"
+            username = "reader"
+            password_file = "/etc/evenkeel/release.password"
+            proxy = "http://reader:hush@proxy.example:3128"
+            trust = "require"
+            keys = ["/etc/evenkeel/release.pub"]
+            [files]
+            listen = "0.0.0.0:50003"
+            auth = "open"
+            prefetch = "off"
+            wait = "5s"
+    "#;
+
+    #[test]
+    fn each_section_can_be_told_something() {
+        let config = read(TOLD).unwrap();
         assert_eq!(config.stop_within, Duration::from_secs(65));
         assert_eq!(config.rest.listen.port(), 0);
         assert_eq!(config.auth.issuers[0].issuer, "https://login.example");
@@ -347,6 +379,12 @@ mod tests {
         assert_eq!(manager.holds.longest, Duration::from_mins(2));
         assert_eq!((manager.load.calls, manager.load.writers), (100, 16));
         assert_eq!(config.southbound.connections_per_address, 50);
+        let os = inventory.os;
+        assert_eq!(os.registries, ["release"]);
+        assert_eq!(os.wish.revision.as_deref(), Some("~0.8.11"));
+        let files = config.files.settings(&config.data_dir);
+        assert_eq!(files.dir, Path::new("/srv/evenkeel/files"));
+        assert_eq!((files.wait, files.transfers), (Duration::from_secs(5), 200));
         let shown = format!("{config:?}");
         assert!(
             shown.contains("url: Some([secret])") && !shown.contains("hush"),
@@ -362,6 +400,12 @@ mod tests {
             ("[southbound]\nlisten = 'everywhere'", "listen"),
             ("stop_within = 'soon'", "stop_within"),
             ("[[auth.issuers]]\njwks = 'x'", "issuer"),
+            ("[files]\nport = 80", "port"),
+            ("[files]\nauth = 'nobody'", "auth"),
+            (
+                "[os_resource_manager.registries.a]\nplain_http = true",
+                "address",
+            ),
             ("[auth.login]\nurl = 'https://x'", "users"),
         ] {
             let error = read(text).unwrap_err();

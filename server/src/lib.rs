@@ -1,7 +1,7 @@
 //! `evenkeeld`: the server executable.
 //!
-//! `evenkeeld all` runs every service in one process; `evenkeeld inventory` and `evenkeeld maintenance-manager` run one
-//! each, in any number of replicas. They share a database, a folder of keys, and nothing else. `migrate`, `openapi`,
+//! `evenkeeld all` runs every service in one process; `evenkeeld inventory`, `evenkeeld maintenance-manager` and
+//! `evenkeeld os-resource-manager` run one each, in any number of replicas. They share a database, a folder of keys, and nothing else. `migrate`, `openapi`,
 //! `token` and `hash-password` are tools.
 //!
 //! | file | what it does |
@@ -13,7 +13,7 @@
 //! | `house` | what the services share |
 //! | `services` | the services on their listeners |
 //! | `first_start` | the project `default` and the first token |
-//! | `listen`, `http`, `southbound`, `tls` | listeners: sockets, HTTP, gRPC, certificates |
+//! | `listen`, `http`, `https`, `southbound`, `tls` | listeners: sockets, HTTP, gRPC, certificates |
 //! | `realm` | the endpoint for tokens: people log in with a password |
 //! | `unguarded` | what is still looked at when everybody is let in |
 //! | `admin`, `observe` | health, readiness, metrics |
@@ -27,6 +27,7 @@ mod database;
 mod first_start;
 mod house;
 mod http;
+mod https;
 mod listen;
 mod observe;
 mod realm;

@@ -27,6 +27,8 @@ pub(crate) fn install() -> anyhow::Result<PrometheusHandle> {
     describe_polls();
     describe_view();
     describe_load();
+    describe_catalogue();
+    describe_files();
     Ok(handle)
 }
 
@@ -141,7 +143,7 @@ fn describe_load() {
     metrics::describe_counter!(
         "evenkeel_overload_refused_total",
         "Calls that were refused because there was too much to do: those that only ask (quiet), those that tell \
-         something (news), those that waited to write (writers) or to be looked at (desk)."
+         something (news), those whose message did not come (arriving), those that waited to write (writers) or to be looked at (desk)."
     );
     metrics::describe_gauge!(
         "evenkeel_load_pressure",
@@ -154,6 +156,49 @@ fn describe_load() {
     metrics::describe_counter!(
         "evenkeel_handshakes_total",
         "TLS handshakes of agents, by how they ended: ok, failed (those turned away included), or slow (given up)."
+    );
+}
+
+fn describe_catalogue() {
+    metrics::describe_counter!(
+        "evenkeel_os_cycles_total",
+        "How often a registry of operating systems was asked, by how it went: good, partly, or failed."
+    );
+    metrics::describe_histogram!("evenkeel_os_cycle_seconds", "How long it took to ask one.");
+    metrics::describe_counter!(
+        "evenkeel_os_requests_total",
+        "Questions to registries and for what lies beside them, by how they were answered: good, or why not."
+    );
+    metrics::describe_gauge!(
+        "evenkeel_os_findings",
+        "What projects are told of operating systems that were not taken as they are, by kind."
+    );
+    metrics::describe_gauge!(
+        "evenkeel_os_last_good_seconds",
+        "How long ago a registry was asked and all went well."
+    );
+    metrics::describe_counter!(
+        "evenkeel_image_news_total",
+        "Nodes for which a change of the images made another one the newest, or none."
+    );
+}
+
+fn describe_files() {
+    metrics::describe_counter!(
+        "evenkeel_files_requests_total",
+        "Requests for files, by how they were answered: whole, part, known (to who asked), or why not."
+    );
+    metrics::describe_counter!(
+        "evenkeel_files_fetched_total",
+        "Files that were fetched to be kept: good, or why not."
+    );
+    metrics::describe_gauge!(
+        "evenkeel_files_cache_bytes",
+        "How much is kept of files, and kept free for what is under way."
+    );
+    metrics::describe_counter!(
+        "evenkeel_files_evicted_total",
+        "Files that made room for others."
     );
 }
 

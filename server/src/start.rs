@@ -47,6 +47,7 @@ async fn obey(cli: Cli, config: Config) -> anyhow::Result<ExitCode> {
         Command::All => serve(config, Wanted::ALL, ready_file).await,
         Command::Inventory => serve(config, Wanted::INVENTORY, ready_file).await,
         Command::MaintenanceManager => serve(config, Wanted::MAINTENANCE_MANAGER, ready_file).await,
+        Command::OsResourceManager => serve(config, Wanted::OS_RESOURCE_MANAGER, ready_file).await,
         Command::Migrate => tools::migrate(&config).await,
         Command::Openapi => tools::openapi(),
         Command::Token(Token::Operator(wanted)) => tools::operator_token(&config, &wanted).await,
@@ -62,6 +63,7 @@ async fn serve(
 ) -> anyhow::Result<ExitCode> {
     let data_dir = &data_dir::open(&config.data_dir)?;
     // What needs no database is checked before one is started.
+    wanted.check(&config)?;
     let listeners = Listeners::bind(&config, wanted)?;
     let (otherwise, if_older) = if wanted == Wanted::ALL {
         (Otherwise::Keep, IfOlder::Migrate)
@@ -99,10 +101,11 @@ async fn start(
     first_start::welcome(&house, data_dir, token_for, addresses.rest)
         .await
         .context("the first start failed")?;
-    listeners.serve(config, &house, life)?;
+    listeners.serve(config, data_dir, &house, life)?;
     tracing::info!(
         rest = addresses.rest.map(tracing::field::display),
         southbound = addresses.southbound.map(tracing::field::display),
+        files = addresses.files.map(tracing::field::display),
         admin = %addresses.admin,
         "ready"
     );

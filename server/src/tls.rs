@@ -1,4 +1,4 @@
-//! The certificate that the southbound listener shows, replaced while it runs.
+//! The certificate that the listeners for nodes show, replaced while they run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ impl Certificates {
     ) -> anyhow::Result<Self> {
         let digest = Some(ca.digest());
         let names = names(config);
-        tracing::info!(?names, expires_at = %ca.expires_at(), "the southbound listener shows a certificate of our own authority");
+        tracing::info!(?names, expires_at = %ca.expires_at(), "the listeners for nodes show a certificate of our own authority");
         let source = Source::Authority {
             ca: Box::new(ca),
             names,
@@ -96,13 +96,22 @@ impl Certificates {
 
     /// Settings for a listener that shows these certificates and speaks HTTP/2.
     pub(crate) fn listener(self: &Arc<Self>) -> anyhow::Result<Arc<ServerConfig>> {
+        self.speaking(b"h2")
+    }
+
+    /// Settings for a listener that shows these certificates and speaks HTTP/1.1.
+    pub(crate) fn web(self: &Arc<Self>) -> anyhow::Result<Arc<ServerConfig>> {
+        self.speaking(b"http/1.1")
+    }
+
+    fn speaking(self: &Arc<Self>, protocol: &[u8]) -> anyhow::Result<Arc<ServerConfig>> {
         let provider = Arc::new(ring::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .context("TLS cannot be set up")?
             .with_no_client_auth()
             .with_cert_resolver(Arc::<Self>::clone(self));
-        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.alpn_protocols = vec![protocol.to_vec()];
         Ok(Arc::new(config))
     }
 
@@ -131,7 +140,7 @@ impl Certificates {
         match self.source.load(now) {
             Ok(fresh) if fresh.key.cert == shown.key.cert => {}
             Ok(fresh) => {
-                tracing::info!("the southbound listener shows a new certificate");
+                tracing::info!("the listeners for nodes show a new certificate");
                 *self.shown.write().unwrap_or_else(PoisonError::into_inner) = fresh;
             }
             // The old one is still better than none.

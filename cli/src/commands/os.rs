@@ -1,4 +1,14 @@
-//! `evenkeel os`: the catalogue of operating systems.
+//! `evenkeel os`: the catalogue of operating systems, and what fills it.
+
+mod bundle;
+mod entry;
+mod key;
+mod mirror;
+mod publish;
+mod settings;
+mod steps;
+mod sync;
+mod verify;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,12 +20,19 @@ use evenkeel_api::os::{
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use self::bundle::{Import, MakeBundle};
+use self::key::MakeKey;
+use self::mirror::Mirror;
+use self::publish::Publish;
+use self::settings::Settings;
+use self::sync::Sync;
+use self::verify::Verify;
 use super::read_yaml;
-use crate::Failure;
 use crate::client::Client;
 use crate::pages::{self, ListOptions};
 use crate::resource::{self, Resource};
 use crate::view::{Cell, Page, Printer};
+use crate::{Ending, Failure};
 
 /// Stands for no image at all.
 const NO_IMAGE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
@@ -39,6 +56,23 @@ pub enum OsCommand {
         /// Its id or name.
         os: String,
     },
+    Sync(Sync),
+    /// Show how the last sync of the project went, and what was found.
+    SyncReport,
+    Settings(Settings),
+    #[command(flatten)]
+    Moving(MovingCommand),
+}
+
+/// What is published, and how it travels. None of it asks the server.
+#[derive(Debug, Subcommand)]
+pub enum MovingCommand {
+    Publish(Box<Publish>),
+    Verify(Box<Verify>),
+    Mirror(Box<Mirror>),
+    Bundle(Box<MakeBundle>),
+    Import(Box<Import>),
+    Key(MakeKey),
 }
 
 /// Add an operating system, from a profile file or from options.
@@ -97,21 +131,40 @@ pub enum Kind {
 }
 
 impl OsCommand {
-    pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
         type Os = OperatingSystemResource;
         match self {
-            Self::List(options) => pages::show::<Os>(client, &options.query(), printer).await,
-            Self::Get { os } => printer.one(&resource::find::<Os>(client, &os).await?),
+            Self::List(options) => pages::show::<Os>(client, &options.query(), printer).await?,
+            Self::Get { os } => printer.one(&resource::find::<Os>(client, &os).await?)?,
             Self::Create(create) => {
                 let made: Os = client.post(Os::PATH, &create.input()?).await?;
-                printer.one(&made)
+                printer.one(&made)?;
             }
-            Self::Set(set) => printer.one(&set.run(client).await?),
+            Self::Set(set) => printer.one(&set.run(client).await?)?,
             Self::Delete { os } => {
                 let id = resource::delete::<Os>(client, &os).await?;
-                printer.done(Os::WORD, &id, "deleted")
+                printer.done(Os::WORD, &id, "deleted")?;
             }
+            Self::Sync(sync) => return sync.run(client, printer).await,
+            Self::SyncReport => sync::last(client, printer).await?,
+            Self::Settings(settings) => settings.run(client, printer).await?,
+            Self::Moving(moving) => return moving.run(printer).await,
         }
+        Ok(Ending::Done)
+    }
+}
+
+impl MovingCommand {
+    pub async fn run(self, printer: &mut Printer<'_>) -> Result<Ending, Failure> {
+        match self {
+            Self::Publish(publish) => Box::pin(publish.run(printer)).await?,
+            Self::Verify(verify) => return Box::pin(verify.run(printer)).await,
+            Self::Mirror(mirror) => return Box::pin(mirror.run(printer)).await,
+            Self::Bundle(bundle) => return Box::pin(bundle.run(printer)).await,
+            Self::Import(import) => return Box::pin(import.run(printer)).await,
+            Self::Key(key) => key.run(printer)?,
+        }
+        Ok(Ending::Done)
     }
 }
 

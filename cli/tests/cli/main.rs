@@ -8,6 +8,8 @@ mod hosts;
 mod lists;
 mod logins;
 mod orders;
+mod os_moving;
+mod os_sync;
 mod places;
 mod schedules;
 mod setup;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use evenkeel_pg::{Options, PrivatePostgres};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 /// How long anything may take before a test gives up.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -208,7 +208,18 @@ impl Server {
         ca: &Path,
         name: &str,
     ) -> std::io::Result<(Option<Vec<u8>>, Vec<CertificateDer<'static>>)> {
-        let (session, _) = self.connect_securely(ca, name)?;
+        self.shake_hands_with("southbound", b"h2", ca, name)
+    }
+
+    /// The same with any listener, in a protocol.
+    pub fn shake_hands_with(
+        &self,
+        listener: &str,
+        protocol: &[u8],
+        ca: &Path,
+        name: &str,
+    ) -> std::io::Result<(Option<Vec<u8>>, Vec<CertificateDer<'static>>)> {
+        let (session, _) = self.connect_to(listener, protocol, ca, name)?;
         let chain = session.peer_certificates().unwrap_or_default();
         let chain = chain
             .iter()
@@ -223,8 +234,18 @@ impl Server {
         ca: &Path,
         name: &str,
     ) -> std::io::Result<(ClientConnection, TcpStream)> {
-        let mut session = session(ca, name);
-        let mut client = TcpStream::connect(self.address("southbound"))?;
+        self.connect_to("southbound", b"h2", ca, name)
+    }
+
+    fn connect_to(
+        &self,
+        listener: &str,
+        protocol: &[u8],
+        ca: &Path,
+        name: &str,
+    ) -> std::io::Result<(ClientConnection, TcpStream)> {
+        let mut session = session(protocol, ca, name);
+        let mut client = TcpStream::connect(self.address(listener))?;
         client.set_read_timeout(Some(PATIENCE))?;
         while session.is_handshaking() {
             session.complete_io(&mut client)?;
@@ -235,8 +256,44 @@ impl Server {
     /// A connection to the southbound listener whose client says the first word of a handshake and nothing else.
     pub fn begin_to_shake_hands(&self, ca: &Path, name: &str) -> std::io::Result<TcpStream> {
         let mut client = TcpStream::connect(self.address("southbound"))?;
-        session(ca, name).write_tls(&mut client)?;
+        session(b"h2", ca, name).write_tls(&mut client)?;
         Ok(client)
+    }
+
+    /// Whether a listener ends a connection whose client only begins to ask.
+    pub fn is_hung_up_on_by(&self, listener: &str, protocol: &[u8], ca: &Path) -> bool {
+        let (session, client) = self
+            .connect_to(listener, protocol, ca, "localhost")
+            .unwrap();
+        let mut client = StreamOwned::new(session, client);
+        client.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+        match client.read(&mut [0]) {
+            Ok(count) => count == 0,
+            // The end of the connection comes without a word of TLS; no end comes as a time-out.
+            Err(error) => error.kind() == std::io::ErrorKind::UnexpectedEof,
+        }
+    }
+
+    /// A request over TLS to the listener for files: the status and all that was answered.
+    pub fn get_file(&self, ca: &Path, path: &str, token: Option<&str>) -> (u16, String) {
+        let login = token.map_or_else(String::new, |token| {
+            format!("authorization: Bearer {token}\r\n")
+        });
+        let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n{login}\r\n");
+        let (session, client) = self
+            .connect_to("files", b"http/1.1", ca, "localhost")
+            .unwrap();
+        let mut client = StreamOwned::new(session, client);
+        client.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        match client.read_to_end(&mut answer) {
+            // The end of an answer of HTTP/1.0 is that of the connection.
+            Err(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => panic!("{error}"),
+            _ => {}
+        }
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, answer)
     }
 
     /// Asks it to stop, and expects it to do so in good order. What it logged.
@@ -295,7 +352,7 @@ impl Server {
     }
 }
 
-fn session(ca: &Path, name: &str) -> ClientConnection {
+fn session(protocol: &[u8], ca: &Path, name: &str) -> ClientConnection {
     let mut roots = RootCertStore::empty();
     roots
         .add(CertificateDer::from_pem_file(ca).unwrap())
@@ -306,7 +363,7 @@ fn session(ca: &Path, name: &str) -> ClientConnection {
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.alpn_protocols = vec![protocol.to_vec()];
     let name = ServerName::try_from(name.to_owned()).unwrap();
     ClientConnection::new(Arc::new(config), name).unwrap()
 }

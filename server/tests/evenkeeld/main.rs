@@ -6,6 +6,7 @@
     reason = "a test starts the executable, looks at the outcome with the system's own programs, and fails when it cannot"
 )]
 
+mod files;
 mod flood;
 mod house;
 mod letting_in;

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::chown;
 
+use crate::files::registry;
 use crate::house::{House, sql};
 
 #[test]
@@ -14,9 +15,12 @@ fn a_taken_port_is_named_with_the_setting_that_chooses_another() {
         ("rest.listen", "EVENKEELD_REST__LISTEN"),
         ("southbound.listen", "EVENKEELD_SOUTHBOUND__LISTEN"),
         ("admin.listen", "EVENKEELD_ADMIN__LISTEN"),
+        ("files.listen", "EVENKEELD_FILES__LISTEN"),
     ] {
         let house = House::new();
-        let said = house.with(variable, &address).start(&["all"]).fails();
+        let config = house.file("evenkeeld.toml", &registry(&house));
+        let with = house.with(variable, &address);
+        let said = with.start(&["all", "--config", &config]).fails();
         assert!(
             said.contains(&format!("cannot listen on {address}")),
             "{said}"
@@ -139,7 +143,7 @@ async fn single_services_need_a_schema_that_was_brought_up_to_date() {
     let house = House::new();
     let postgres = house.postgres().await;
     let house = house.with("EVENKEELD_DATABASE__URL", &postgres.url());
-    for service in ["inventory", "maintenance-manager"] {
+    for service in ["inventory", "maintenance-manager", "os-resource-manager"] {
         let said = house.start(&[service]).fails();
         assert!(said.contains("run `evenkeeld migrate` first"), "{said}");
     }
@@ -150,9 +154,15 @@ async fn single_services_need_a_schema_that_was_brought_up_to_date() {
     inventory.wait_until_ready();
     let mut manager = house.start(&["maintenance-manager"]);
     manager.wait_until_ready();
+    let config = house.file("evenkeeld.toml", &registry(&house));
+    let systems = house.with("EVENKEELD_FILES__LISTEN", "127.0.0.1:0");
+    let mut systems = systems.start(&["os-resource-manager", "--config", &config]);
+    systems.wait_until_ready();
 
     assert_eq!(inventory.listeners(), ["admin", "rest"]);
     assert_eq!(manager.listeners(), ["admin", "southbound"]);
+    assert_eq!(systems.listeners(), ["admin", "files"]);
+    systems.stop();
     inventory.stop();
     manager.stop();
     postgres.stop().await;

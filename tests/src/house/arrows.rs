@@ -6,7 +6,7 @@ use serde_json::Value;
 pub const ARROWS: &[(&str, &[&str])] = &[
     ("api", &[]),
     ("auth", &["kit"]),
-    ("cli", &["api", "kit"]),
+    ("cli", &["api", "kit", "registry"]),
     ("domain", &[]),
     ("inventory", &["api", "auth", "domain", "kit", "store"]),
     ("kit", &[]),
@@ -15,6 +15,10 @@ pub const ARROWS: &[(&str, &[&str])] = &[
         &["auth", "domain", "kit", "proto", "store"],
     ),
     ("migrations", &[]),
+    (
+        "os-resource-manager",
+        &["auth", "domain", "kit", "registry", "store"],
+    ),
     ("pg", &[]),
     ("proto", &[]),
     ("registry", &["domain"]),
@@ -25,6 +29,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
             "inventory",
             "kit",
             "maintenance-manager",
+            "os-resource-manager",
             "pg",
             "store",
         ],

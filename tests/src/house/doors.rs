@@ -42,6 +42,7 @@ pub const DOORS: &[Door] = &[
         "axum",
         &[
             "inventory/",
+            "os-resource-manager/src/files/",
             "server/",
             "registry/src/testing/",
             "cli/tests/",
