@@ -70,6 +70,11 @@ bench-fleet: ## a fleet of nodes over TLS: latency, cost beside an echo, a storm
 	@deploy/dev/install-tools demo
 	cargo run --release --locked -p evenkeel-bench -- fleet --nodes $(or $(NODES),10000) --tls --storm 1000 --restart
 
+.PHONY: bench-os
+bench-os: ## a sync of a thousand profiles, their documents, and nodes that are told of a newer image (NODES=n)
+	@deploy/dev/install-tools demo
+	cargo run --release --locked -p evenkeel-bench -- os $(if $(NODES),--nodes $(NODES))
+
 .PHONY: agent
 agent: ## the agent as it is shipped: static and small
 	@deploy/dev/install-tools build

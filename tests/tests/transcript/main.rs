@@ -3,6 +3,7 @@
 //! Machines are simulated from the outside: they speak the agent's protocol over gRPC and TLS. Ids are counted in the order
 //! in which they are first read, and times are left out, so that the text is the same each time.
 
+mod catalogue;
 mod machine;
 mod steady;
 
@@ -28,9 +29,9 @@ struct Story {
 }
 
 impl Story {
-    fn of(server: String) -> Self {
+    fn of(server: String, home: TempDir) -> Self {
         Self {
-            home: tempfile::tempdir().expect("a folder"),
+            home,
             server,
             text: String::new(),
         }
@@ -87,7 +88,10 @@ impl Story {
     }
 
     fn tell(&mut self, line: &str, said: &str) {
-        let told = format!("$ {line}\n{said}\n").replace(&self.server, "http://127.0.0.1:8080");
+        let home = self.home.path().display().to_string();
+        let told = format!("$ {line}\n{said}\n")
+            .replace(&self.server, "http://127.0.0.1:8080")
+            .replace(&home, "/home/alice");
         self.text.push_str(&told);
     }
 }
@@ -104,9 +108,10 @@ const fn site(nth: u32) -> &'static str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_story_of_a_fleet() {
-    let replicas = Replicas::start(1, "").await;
+    let home = tempfile::tempdir().expect("a folder");
+    let replicas = Replicas::start(1, &catalogue::settings(home.path())).await;
     let server = format!("http://{}", replicas.rest()[0]);
-    let mut story = Story::of(server);
+    let mut story = Story::of(server, home);
     let token_file = story.home.path().join("token");
     fs::write(&token_file, replicas.token()).expect("written");
     let login = format!(
@@ -124,6 +129,7 @@ async fn the_story_of_a_fleet() {
     first.update(&target).await;
     runs(&mut story).await;
     day_zero(&mut story).await;
+    catalogue::told(&mut story).await;
     trouble(&mut story).await;
 
     let text = steady(&story.text);
