@@ -150,7 +150,7 @@ impl Files {
         let name = name_in(request.uri.path()).ok_or(No::NotThere)?;
         // One asks the database at a time; while that is slow the others do not wait for ever.
         let found = self.0.offers.find(&name, &asker.sees);
-        let found = tokio::time::timeout(self.0.settings.wait, found).await;
+        let found = tokio::time::timeout(self.0.settings.look, found).await;
         let found = found.map_err(|_| No::Unknown)?;
         let wanted = match found.map_err(|error| No::Refused(Refused::Store(error)))? {
             Found::One(wanted) => wanted,

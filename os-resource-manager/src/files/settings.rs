@@ -48,6 +48,8 @@ pub struct FileSettings {
     pub transfers_per_node: usize,
     /// How long a request waits for a file that is not there yet.
     pub wait: Duration,
+    /// How long a request waits for the database to say which files there are.
+    pub look: Duration,
     /// How long a registry is not asked again for what was not what it should be.
     pub rest: Duration,
     /// How long is waited before what broke off is taken up again; later pauses are longer.
@@ -65,6 +67,7 @@ impl Default for FileSettings {
             transfers: 200,
             transfers_per_node: 4,
             wait: Duration::from_mins(1),
+            look: Duration::from_secs(20),
             rest: Duration::from_mins(10),
             pause: Duration::from_millis(500),
         }
