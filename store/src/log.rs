@@ -30,7 +30,8 @@ pub use listen::{Hints, hints};
 pub use prune::prune;
 
 /// The connection of a reader: it sees all projects and changes nothing. What it asks is answered from an index, which no
-/// compiled plan makes faster.
+/// compiled plan makes faster. To plan that would take longer than to do it, so it is planned once, and for the index
+/// however few changes there are by then.
 const CONNECTION: Aside = Aside {
     connections: 1,
     patience: Duration::from_secs(3),
@@ -39,6 +40,9 @@ const CONNECTION: Aside = Aside {
         ("statement_timeout", "2000"),
         ("default_transaction_read_only", "on"),
         ("jit", "off"),
+        ("plan_cache_mode", "force_generic_plan"),
+        ("enable_seqscan", "off"),
+        ("enable_bitmapscan", "off"),
     ],
 };
 

@@ -18,7 +18,7 @@ use crate::outage::Outage;
 const BATCH: u32 = 10_000;
 
 /// How far apart passes are, however many hints there are.
-const APART: Duration = Duration::from_millis(10);
+const APART: Duration = Duration::from_millis(20);
 
 /// How often the log is read without a hint, and how often it is said how much is remembered.
 const EVERY: Duration = Duration::from_secs(1);
