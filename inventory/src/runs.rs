@@ -20,6 +20,8 @@ use crate::problem::Problem;
 use crate::shape::{Answer, InProject, Item};
 use crate::{App, Inventory, instances as instance, policies as policy};
 
+use shape::Actions;
+
 const WHAT: &str = "os_update_run_resource";
 
 /// List the update runs.
@@ -70,7 +72,7 @@ pub async fn get_update_run(
     let events = runs::events(&tx, id).await?;
     Ok(Json(OsUpdateRun {
         events: events.into_iter().map(shape::event).collect(),
-        ..resource(&run, &related)
+        ..resource(&run, &related, &mut Actions::default())
     }))
 }
 
@@ -99,11 +101,17 @@ pub async fn resources(tx: &Tx, runs: &[WholeRun]) -> Result<Vec<OsUpdateRun>, S
         ..Wanted::default()
     };
     let related = related::read(tx, &wanted).await?;
-    Ok(runs.iter().map(|run| resource(run, &related)).collect())
+    let mut actions = Actions::default();
+    let resource = |run| resource(run, &related, &mut actions);
+    Ok(runs.iter().map(resource).collect())
 }
 
 /// A run with what it refers to, without its events.
-fn resource(whole: &WholeRun, related: &Related) -> OsUpdateRun {
+fn resource<'a>(
+    whole: &'a WholeRun,
+    related: &Related,
+    actions: &mut Actions<'a>,
+) -> OsUpdateRun {
     let applied = whole.run.origin.policy_id();
     let applied = applied.and_then(|id| related.policies.get(&id));
     OsUpdateRun {
@@ -113,6 +121,6 @@ fn resource(whole: &WholeRun, related: &Related) -> OsUpdateRun {
         instance: instance::shallow(&whole.instance),
         host_id: whole.instance.host.to_string(),
         host_name: whole.host_name.to_string(),
-        ..shape::run(&whole.run)
+        ..shape::run(&whole.run, actions)
     }
 }

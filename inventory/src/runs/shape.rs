@@ -1,6 +1,7 @@
 //! Runs on the wire.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 
 use evenkeel_api::Timestamps;
 use evenkeel_api::timestamps::unix_seconds;
@@ -19,10 +20,15 @@ use crate::{decisions, orders, policies};
 /// How much of a run's details the ancestor's clients can take, in bytes.
 const MAX_DETAILS: usize = 100_000;
 
+/// What was to be done with packages whose versions were compared already: a fleet has the same few updates again and again.
+#[derive(Debug, Default)]
+pub struct Actions<'a>(HashMap<(&'a str, &'a str), &'static str>);
+
 /// A run by itself.
-pub fn run(run: &UpdateRun) -> OsUpdateRun {
+pub fn run<'a>(run: &'a UpdateRun, actions: &mut Actions<'a>) -> OsUpdateRun {
     let (status, how) = run.state.status();
-    let packages: Vec<_> = run.packages.iter().map(package).collect();
+    let packages = run.packages.iter().map(|change| package(change, actions));
+    let packages: Vec<_> = packages.collect();
     OsUpdateRun {
         resource_id: run.id.to_string(),
         name: run.name.clone(),
@@ -99,7 +105,7 @@ fn account(account: &Account) -> RunAccount {
     }
 }
 
-fn package(change: &PackageChange) -> RunPackage {
+fn package<'a>(change: &'a PackageChange, actions: &mut Actions<'a>) -> RunPackage {
     let found = change.found.as_ref();
     let status = match found {
         None => "planned",
@@ -109,7 +115,7 @@ fn package(change: &PackageChange) -> RunPackage {
     RunPackage {
         name: change.name.clone(),
         architecture: change.architecture.clone(),
-        action: action(change).to_owned(),
+        action: actions.of(change).to_owned(),
         version: change.wanted.clone().unwrap_or_default(),
         before: change.before.clone().unwrap_or_default(),
         after: found
@@ -120,12 +126,21 @@ fn package(change: &PackageChange) -> RunPackage {
     }
 }
 
-fn action(change: &PackageChange) -> &'static str {
-    let (before, wanted) = match (&change.before, &change.wanted) {
-        (_, None) => return "remove",
-        (None, Some(_)) => return "install",
-        (Some(before), Some(wanted)) => (before, wanted),
-    };
+impl<'a> Actions<'a> {
+    fn of(&mut self, change: &'a PackageChange) -> &'static str {
+        match (&change.before, &change.wanted) {
+            (_, None) => "remove",
+            (None, Some(_)) => "install",
+            (Some(before), Some(wanted)) => {
+                let known = self.0.entry((before, wanted));
+                known.or_insert_with(|| between(before, wanted))
+            }
+        }
+    }
+}
+
+/// What it means to go from one version to another.
+fn between(before: &str, wanted: &str) -> &'static str {
     let read = |text: &str| PackageVersion::parse("version", text);
     let order = match (read(before), read(wanted)) {
         (Ok(before), Ok(wanted)) => wanted.cmp(&before),
