@@ -12,6 +12,7 @@ use tower::{Layer, Service};
 
 use crate::arriving::Arriving;
 use crate::load::{CallKind, Inside, Load, PUSHBACK};
+use crate::memory::TurnedAway;
 
 /// Puts the door before a service.
 #[derive(Clone, Debug)]
@@ -59,7 +60,11 @@ where
     }
 
     fn call(&mut self, request: Request<Asked>) -> Self::Future {
-        match self.load.enter(CallKind::of(request.uri().path())) {
+        let admitted = match request.extensions().get::<TurnedAway>() {
+            Some(TurnedAway) => Err(self.load.turn_away()),
+            None => self.load.enter(CallKind::of(request.uri().path())),
+        };
+        match admitted {
             Ok(inside) => Call::Admitted {
                 answer: self.behind.call(
                     request
@@ -175,6 +180,23 @@ mod tests {
         let let_in = call(&load, REPORT).await;
         assert!(!let_in.headers().contains_key("grpc-status"));
         assert_eq!(let_in.body(), "answered");
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_there_is_no_memory_for_gets_the_hint_alone() {
+        let load = load(1, 1);
+        let behind = service_fn(|_: Request<Body>| {
+            ready(Ok::<_, Infallible>(Response::new("answered".to_owned())))
+        });
+        let service = AdmissionLayer::new(Arc::clone(&load)).layer(behind);
+        let mut request = request(REPORT);
+        request.extensions_mut().insert(TurnedAway);
+        let Ok(refused) = service.oneshot(request).await;
+        assert_eq!(refused.headers()["grpc-status"], "14");
+        assert!(refused.headers().contains_key(PUSHBACK));
+        assert_eq!(refused.body(), "", "there is no body");
+        let another = call(&load, REPORT).await;
+        assert_eq!(another.body(), "answered");
     }
 
     #[tokio::test]

@@ -16,6 +16,7 @@ use metrics::{Counter, Gauge};
 use serde::Deserialize;
 use tokio::sync::Notify;
 
+use crate::memory::Memory;
 use crate::view::{Ground, Hit, Touched};
 
 /// How many are woken at once of those that wait for a free slot of one assignment: the others would find it taken.
@@ -59,6 +60,7 @@ pub struct Holds(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     settings: HoldSettings,
+    memory: Memory,
     all: Mutex<All>,
     metrics: Metrics,
 }
@@ -134,8 +136,8 @@ struct Group {
 }
 
 impl Holds {
-    /// Without any yet.
-    pub fn new(settings: HoldSettings) -> Self {
+    /// Without any yet. While memory is short none is added.
+    pub fn new(settings: HoldSettings, memory: Memory) -> Self {
         let metrics = Metrics {
             held: metrics::gauge!("evenkeel_held_polls"),
             look: metrics::counter!("evenkeel_held_woken_total", "why" => "look"),
@@ -144,13 +146,15 @@ impl Holds {
         };
         Self(Arc::new(Inner {
             settings,
+            memory,
             all: Mutex::default(),
             metrics,
         }))
     }
 
     /// Registers a poll of a node, which supersedes an older one of the same. None if it is to be answered at once:
-    /// changes of its answer would not be noticed, too many are held, here or over its connection, or the server stops.
+    /// changes of its answer would not be noticed, too many are held, here or over its connection, memory is short, or the
+    /// server stops.
     pub fn hold(
         &self,
         who: (TenantId, HostId),
@@ -164,7 +168,8 @@ impl Holds {
             older.bell.ring(Woken::Superseded);
             self.0.metrics.held.decrement(1.0);
         }
-        if !hit.kept || all.is_draining || all.held.len() >= settings.most {
+        let is_full = all.held.len() >= settings.most || self.0.memory.is_short();
+        if !hit.kept || all.is_draining || is_full {
             return None;
         }
         let share = match carried {

@@ -153,6 +153,7 @@ struct Told {
     quiet: Counter,
     news: Counter,
     arriving: Counter,
+    memory: Counter,
     writers: Counter,
     pressure: Gauge,
     interval: Gauge,
@@ -166,6 +167,7 @@ impl Told {
             quiet: refused("quiet"),
             news: refused("news"),
             arriving: refused("arriving"),
+            memory: refused("memory"),
             writers: refused("writers"),
             pressure: metrics::gauge!("evenkeel_load_pressure"),
             interval: metrics::gauge!("evenkeel_poll_interval_seconds"),
@@ -210,6 +212,12 @@ impl Load {
         }
         self.entered.fetch_add(1, Ordering::Relaxed);
         Ok(Inside(Arc::clone(self)))
+    }
+
+    /// When a call should be tried again that there is no memory for.
+    pub fn turn_away(&self) -> Busy {
+        self.told.memory.increment(1);
+        self.busy()
     }
 
     /// While what is returned lives, one of the calls that were taken on is held: it waits and costs nothing.

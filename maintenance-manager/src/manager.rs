@@ -25,6 +25,7 @@ use crate::holds::Holds;
 use crate::housekeeping::Housekeeping;
 use crate::images::ImageWatch;
 use crate::load::Load;
+use crate::memory::Memory;
 use crate::outage::Outage;
 use crate::peer::{Flood, Peer, Refusals};
 use crate::settings::{Settings, delta, period};
@@ -61,6 +62,7 @@ pub struct MaintenanceManager {
     pub(crate) holds: Holds,
     /// How much is taken on at once.
     pub(crate) load: Arc<Load>,
+    memory: Memory,
 }
 
 impl MaintenanceManager {
@@ -72,7 +74,7 @@ impl MaintenanceManager {
         authority: Arc<Authority>,
         settings: Settings,
     ) -> Self {
-        let settings = Arc::new(settings);
+        let (settings, memory) = (Arc::new(settings), Memory::default());
         let view = View::new(settings.view.clone());
         let desk = Desk::new(store.clone(), view.clone(), Arc::clone(&clock), &settings);
         Self {
@@ -84,13 +86,20 @@ impl MaintenanceManager {
             outage: Arc::default(),
             view,
             desk,
-            holds: Holds::new(settings.holds.clone()),
+            holds: Holds::new(settings.holds.clone(), memory.clone()),
             load: Arc::new(Load::new(settings.load.clone())),
             settings,
             contacts: Contacts::default(),
             bonds: Arc::default(),
             doors: Arc::new(Semaphore::new(DOORS)),
+            memory,
         }
+    }
+
+    /// Where it is to be said whether memory is short.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        self.memory.clone()
     }
 
     /// The gRPC services, for a server that speaks HTTP/2.

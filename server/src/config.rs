@@ -145,6 +145,9 @@ pub(crate) struct Southbound {
     pub(crate) max_connections: usize,
     /// How many connections one address may have; 0 is without limit. All nodes behind one router have its address.
     pub(crate) connections_per_address: u32,
+    /// How many bytes of memory this process may hold; 0 is without limit. From nine tenths of it on, new connections are
+    /// turned away with a time after which to come again, and polls are no longer held.
+    pub(crate) memory_limit: u64,
     /// How many calls one connection may have open.
     pub(crate) calls_per_connection: u32,
     /// How long a client may take for the TLS handshake and its first word.
@@ -168,6 +171,7 @@ impl Default for Southbound {
             ca: None,
             max_connections: 100_000,
             connections_per_address: 0,
+            memory_limit: 0,
             calls_per_connection: 32,
             handshake_within: Duration::from_secs(10),
             answer_within: Duration::from_mins(10),

@@ -29,6 +29,7 @@ mod house;
 mod http;
 mod https;
 mod listen;
+mod memory;
 mod observe;
 mod realm;
 mod services;

@@ -12,6 +12,8 @@ use axum::response::Response;
 use metrics::{Counter, Histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
+use crate::memory;
+
 const SECONDS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
 ];
@@ -334,9 +336,10 @@ pub(crate) fn look_at_process() {
         text.and_then(|text| text.parse::<u32>().ok())
             .map(f64::from)
     };
-    if let Some(pages) = number(read("statm").split(' ').nth(1)) {
-        let page = u32::try_from(rustix::param::page_size()).map_or(4096.0, f64::from);
-        metrics::gauge!("process_resident_memory_bytes").set(pages * page);
+    if let Some(bytes) = memory::resident() {
+        #[expect(clippy::cast_precision_loss, reason = "no machine has so much")]
+        let bytes = bytes as f64;
+        metrics::gauge!("process_resident_memory_bytes").set(bytes);
     }
     // Behind the name, which may hold anything, come the state and the numbers.
     let stat = read("stat");

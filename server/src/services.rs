@@ -20,7 +20,7 @@ use crate::house::House;
 use crate::https::{self, Patience};
 use crate::listen::{self, Listener};
 use crate::realm::Realm;
-use crate::{admin, http, observe, southbound, unguarded};
+use crate::{admin, http, memory, observe, southbound, unguarded};
 
 /// Which services this process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +167,9 @@ impl Listeners {
             );
             manager.start_loops(life);
             let routes = observe::grpc(manager.services().into_axum_router()).into();
-            southbound::serve(listener, routes, house, &config.southbound, life)?;
+            let (south, short) = (&config.southbound, manager.memory());
+            memory::watch(south.memory_limit, short.clone(), life);
+            southbound::serve(listener, routes, (house, short), south, life)?;
         }
         let router = admin::router(house.store.clone(), metrics, life.stopping());
         http::serve("admin", self.admin, router, Duration::from_secs(10), life);

@@ -3,6 +3,7 @@
 mod share;
 
 use std::io;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,11 +12,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use axum::http::Request;
 use evenkeel_kit::Lifecycle;
-use evenkeel_maintenance_manager::Carried;
+use evenkeel_maintenance_manager::{Carried, Memory, TurnedAway};
 use metrics::Counter;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
@@ -44,6 +46,12 @@ const TURN: Duration = Duration::from_millis(20);
 /// How much of a message may be under way before it is read, in bytes.
 const STREAM_WINDOW: u32 = 64 << 10;
 
+/// How many connections are told at once that there is no memory for them. More are closed without a word.
+const TURNED_AWAY: usize = 64;
+
+/// How long one may take to be told.
+const TELL_WITHIN: Duration = Duration::from_secs(2);
+
 /// The largest head of a request, in bytes.
 const MAX_HEAD: u32 = 16 << 10;
 
@@ -51,7 +59,7 @@ const MAX_HEAD: u32 = 16 << 10;
 pub(crate) fn serve(
     listener: Listener,
     routes: Routes,
-    house: &House,
+    (house, memory): (&House, Memory),
     config: &Southbound,
     life: &Lifecycle,
 ) -> anyhow::Result<()> {
@@ -59,7 +67,8 @@ pub(crate) fn serve(
     let (give, take) = mpsc::channel(IN_HAND);
     let shares = Shares::new(config.connections_per_address);
     let reception = Reception::new(acceptor, config.handshake_within, give);
-    receive(listener, shares, reception, life);
+    let door = Door::new(shares, memory);
+    receive(listener, door, reception, life);
     let stopping = life.stopping();
     let server = Server::builder()
         .max_concurrent_streams(config.calls_per_connection)
@@ -79,27 +88,70 @@ pub(crate) fn serve(
 }
 
 /// Handshakes go on beside each other: a slow one holds nobody up.
-fn receive(listener: Listener, shares: Shares, reception: Reception, life: &Lifecycle) {
+fn receive(listener: Listener, door: Door, reception: Reception, life: &Lifecycle) {
     let (own, stopping) = (life.clone(), life.stopping());
     let reception = Arc::new(reception);
     life.spawn("southbound handshakes", async move {
         while let Some(connection) = listener.accept(&stopping).await {
             let address = connection.peer.0.ip();
-            let Some(share) = shares.take(address) else {
-                reception.failed.increment(1);
-                tracing::debug!(%address, "an address has too many connections");
-                continue;
+            let admitted = match door.admit(address) {
+                Ok(admitted) => admitted,
+                Err(why) => {
+                    reception.failed.increment(1);
+                    tracing::debug!(%address, "{why}");
+                    continue;
+                }
             };
             let (reception, stopping) = (Arc::clone(&reception), stopping.clone());
             own.spawn_brief("southbound handshake", async move {
                 tokio::select! {
                     () = stopping.cancelled() => {}
-                    () = reception.welcome(connection, share) => {}
+                    () = reception.welcome(connection, admitted) => {}
                 }
             });
         }
         Ok(())
     });
+}
+
+/// Who may come in at all.
+struct Door {
+    shares: Shares,
+    memory: Memory,
+    turned_away: Arc<Semaphore>,
+}
+
+/// Leave to come in, until it is dropped.
+#[derive(Debug)]
+struct Admitted {
+    _share: Share,
+    /// It may only be told that there is no memory for it.
+    turned_away: Option<OwnedSemaphorePermit>,
+}
+
+impl Door {
+    fn new(shares: Shares, memory: Memory) -> Self {
+        Self {
+            shares,
+            memory,
+            turned_away: Arc::new(Semaphore::new(TURNED_AWAY)),
+        }
+    }
+
+    fn admit(&self, address: IpAddr) -> Result<Admitted, &'static str> {
+        let share = self.shares.take(address);
+        let share = share.ok_or("an address has too many connections")?;
+        let turned_away = if self.memory.is_short() {
+            let place = Arc::clone(&self.turned_away).try_acquire_owned();
+            Some(place.map_err(|_| "there is no memory for a connection")?)
+        } else {
+            None
+        };
+        Ok(Admitted {
+            _share: share,
+            turned_away,
+        })
+    }
 }
 
 /// Where connections become secure.
@@ -132,16 +184,18 @@ impl Reception {
         }
     }
 
-    async fn welcome(&self, connection: Connection, share: Share) {
+    async fn welcome(&self, connection: Connection, admitted: Admitted) {
         let Connection { stream, permit, .. } = connection;
         match tokio::time::timeout(self.within, self.shake(stream)).await {
             Ok(Ok(stream)) => {
                 self.ok.increment(1);
+                let told = || Box::pin(tokio::time::sleep(TELL_WITHIN));
                 let secured = Secured {
                     stream,
                     carried: Carried::default(),
+                    ends: admitted.turned_away.is_some().then(told),
                     _permit: permit,
-                    _share: share,
+                    _admitted: admitted,
                 };
                 // Nobody takes it when the process stops.
                 self.give.send(Ok(secured)).await.ok();
@@ -186,8 +240,10 @@ async fn in_turn<T>(places: &Semaphore, work: impl Future<Output = T>) -> T {
 struct Secured {
     stream: TlsStream<TcpStream>,
     carried: Carried,
+    /// When it ends, if there is no memory for it.
+    ends: Option<Pin<Box<Sleep>>>,
     _permit: OwnedSemaphorePermit,
-    _share: Share,
+    _admitted: Admitted,
 }
 
 /// What each request is told of its connection.
@@ -196,6 +252,7 @@ struct Known {
     /// Who is at the other end, in the form in which tonic looks for it.
     peer: <TlsStream<TcpStream> as Connected>::ConnectInfo,
     carried: Carried,
+    turned_away: Option<TurnedAway>,
 }
 
 impl Connected for Secured {
@@ -205,6 +262,7 @@ impl Connected for Secured {
         Known {
             peer: self.stream.connect_info(),
             carried: self.carried.clone(),
+            turned_away: self.ends.is_some().then_some(TurnedAway),
         }
     }
 }
@@ -212,9 +270,18 @@ impl Connected for Secured {
 /// tonic hands down what is known of a connection as one thing; those who ask look for its parts.
 fn introduce(mut request: Request<Body>) -> Request<Body> {
     let extensions = request.extensions_mut();
-    if let Some(Known { peer, carried }) = extensions.remove() {
-        extensions.insert(peer);
-        extensions.insert(carried);
+    let Some(known) = extensions.remove() else {
+        return request;
+    };
+    let Known {
+        peer,
+        carried,
+        turned_away,
+    } = known;
+    extensions.insert(peer);
+    extensions.insert(carried);
+    if let Some(turned_away) = turned_away {
+        extensions.insert(turned_away);
     }
     request
 }
@@ -225,6 +292,12 @@ impl AsyncRead for Secured {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if let Some(ends) = &mut self.ends
+            && ends.as_mut().poll(context).is_ready()
+        {
+            // Nothing more is read, as if the client had said its last word.
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }

@@ -11,14 +11,17 @@ const TENANT: TenantId = TenantId::new(Uuid::nil());
 
 struct House {
     view: View,
+    memory: Memory,
     holds: Holds,
 }
 
 impl House {
     fn new(settings: HoldSettings) -> Self {
+        let memory = Memory::default();
         Self {
             view: View::new(ViewSettings::default()),
-            holds: Holds::new(settings),
+            holds: Holds::new(settings, memory.clone()),
+            memory,
         }
     }
 
@@ -212,6 +215,19 @@ fn one_connection_has_its_share() {
     drop(again);
     assert_eq!(proxy.0.load(Ordering::Relaxed), 1);
     let _fourth = house.hold_over(4, Some(&proxy)).expect("held");
+}
+
+#[test]
+fn while_memory_is_short_no_further_poll_is_held() {
+    let house = House::new(HoldSettings::default());
+    let mut first = house.hold(1).expect("held");
+    house.memory.note(true);
+    assert!(house.hold(2).is_none());
+    assert_eq!(house.holds.len(), 1, "what is held stays so");
+    house.holds.wake(&host(1));
+    assert_eq!(woken(&mut first), Some(Woken::Look));
+    house.memory.note(false);
+    assert!(house.hold(2).is_some());
 }
 
 #[test]

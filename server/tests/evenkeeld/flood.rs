@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_proto::agent::{EnrollRequest, Identity, OsRelease, PollRequest, PollResponse};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::task::JoinSet;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Status};
 use uuid::Uuid;
@@ -45,6 +46,14 @@ impl Node {
         }
     }
 
+    /// The same node over another connection.
+    fn over(&self, channel: Channel) -> Self {
+        Self {
+            client: AgentServiceClient::new(channel),
+            credential: self.credential.clone(),
+        }
+    }
+
     async fn poll(&mut self) -> Result<PollResponse, Status> {
         let mut request = Request::new(PollRequest {
             facts_digest: vec![0; 32],
@@ -58,14 +67,18 @@ impl Node {
 }
 
 async fn connect(house: &House, server: &Server) -> AgentServiceClient<Channel> {
+    let channel = endpoint(house, server).connect().await.unwrap();
+    AgentServiceClient::new(channel)
+}
+
+fn endpoint(house: &House, server: &Server) -> Endpoint {
     let ca = fs::read(house.data_dir().join("ca/ca.pem")).unwrap();
     let tls = ClientTlsConfig::new()
         .ca_certificate(Certificate::from_pem(ca))
         .domain_name("localhost");
     let address = format!("https://{}", server.address("southbound"));
     let endpoint = Endpoint::from_shared(address).unwrap();
-    let channel = endpoint.tls_config(tls).unwrap().connect().await.unwrap();
-    AgentServiceClient::new(channel)
+    endpoint.tls_config(tls).unwrap()
 }
 
 fn join_token(house: &House, server: &Server) -> String {
@@ -168,5 +181,103 @@ fn an_address_has_no_more_connections_than_it_may() {
     drop(first);
     eventually("there is room again", || connect().is_ok());
     drop(second);
+    server.stop();
+}
+
+/// A number among the metrics of a server.
+fn metric(server: &Server, name: &str) -> f64 {
+    let (_, metrics) = server.get("admin", "/metrics", None);
+    let line = metrics.lines().find(|line| {
+        let rest = line.strip_prefix(name);
+        rest.is_some_and(|rest| rest.starts_with(' '))
+    });
+    let line = line.unwrap_or_else(|| panic!("no {name} in {metrics}"));
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_memory_is_short_newcomers_are_told_when_to_come_again_and_the_others_are_served() {
+    const SOME: f64 = 12e6;
+    let house = House::new()
+        .with(
+            "EVENKEELD_MAINTENANCE_MANAGER__FLOOD__CALLS_PER_SECOND",
+            "10000",
+        )
+        .with("EVENKEELD_MAINTENANCE_MANAGER__FLOOD__BURST", "10000");
+    let mut server = house.start(&["all"]);
+    server.wait_until_ready();
+    drop(Node::enroll(&house, &server, 1).await);
+    let needed = metric(&server, "process_resident_memory_bytes");
+    server.stop();
+
+    let limit = format!("{:.0}", (needed + SOME) / 0.9);
+    let house = house.with("EVENKEELD_SOUTHBOUND__MEMORY_LIMIT", &limit);
+    let mut server = house.start(&["all"]);
+    server.wait_until_ready();
+    let mut calm = Node::enroll(&house, &server, 2).await;
+    let mut crowd = Vec::new();
+    let refused = loop {
+        assert!(crowd.len() < room_for(8_000), "none was turned away");
+        let mut newcomer = calm.over(endpoint(&house, &server).connect().await.unwrap());
+        match newcomer.poll().await {
+            Ok(_) => crowd.push(newcomer),
+            Err(status) => break status,
+        }
+    };
+
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    assert!(
+        refused.metadata().contains_key("grpc-retry-pushback-ms"),
+        "{refused:?}"
+    );
+    calm.poll().await.unwrap();
+    for one in crowd.iter_mut().take(10) {
+        one.poll().await.unwrap();
+    }
+    server.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_takes_no_answer_keeps_nobody_from_being_served() {
+    const CONNECTIONS: u32 = 8;
+    const CALLS: u32 = 30;
+    const POLLS: &str = "evenkeel_grpc_calls_total{method=\"/evenkeel.agent.v1.AgentService/Poll\",code=\"0\"}";
+    let house = House::new()
+        .with(
+            "EVENKEELD_MAINTENANCE_MANAGER__FLOOD__CALLS_PER_SECOND",
+            "10000",
+        )
+        .with("EVENKEELD_MAINTENANCE_MANAGER__FLOOD__BURST", "10000")
+        // All that wait for an answer to be taken are more than may be under way.
+        .with("EVENKEELD_MAINTENANCE_MANAGER__LOAD__CALLS", "40")
+        .with(
+            "EVENKEELD_MAINTENANCE_MANAGER__LOAD__CALLS_OF_ANY_KIND",
+            "40",
+        );
+    let mut server = house.start(&["all"]);
+    server.wait_until_ready();
+    let mut node = Node::enroll(&house, &server, 1).await;
+    node.poll().await.unwrap();
+    let mut calls = JoinSet::new();
+    for connection in 1..=CONNECTIONS {
+        let takes_nothing = endpoint(&house, &server).initial_stream_window_size(0);
+        let channel = takes_nothing.connect().await.unwrap();
+        for _ in 0..CALLS {
+            let mut node = node.over(channel.clone());
+            calls.spawn(async move { node.poll().await });
+        }
+        let answered = f64::from(1 + connection * CALLS);
+        eventually("all of them are answered", || {
+            answered <= metric(&server, POLLS)
+        });
+    }
+
+    let mut good = Node::enroll(&house, &server, 2).await;
+    good.poll().await.unwrap();
+    assert!(
+        calls.try_join_next().is_none(),
+        "nobody has taken an answer"
+    );
+    drop(calls);
     server.stop();
 }
