@@ -120,6 +120,35 @@ pub struct InstanceResource {
     /// The policy that applies to it, wherever it is assigned; null if there is none. Only answers about instances
     /// themselves have it, not those about hosts and runs.
     pub effective_update_policy: Option<EffectivePolicy>,
+    /// The slots for images of its machine, as its node told them last. Only the answer about one instance has them.
+    pub slots: Vec<InstanceSlot>,
+    /// The images that failed on it and are not tried there again unless somebody orders it, the last one last. Only the
+    /// answer about one instance has them.
+    pub bad_images: Vec<InstanceBadImage>,
+}
+
+/// A slot for an image, as its node tells it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InstanceSlot {
+    /// Such as `root-a`.
+    pub name: String,
+    /// `empty`, `writing`, `written`, `armed`, `trial`, `good` or `bad`.
+    pub state: String,
+    /// The version of the image in it; empty if it is not known or there is none.
+    pub image_id: String,
+}
+
+/// An image that failed on an instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InstanceBadImage {
+    /// Its digest.
+    pub sha256: String,
+    /// Its version.
+    pub image_id: String,
+    /// How it failed, in the node's own words.
+    pub why: String,
 }
 
 /// Something that people should know about an instance. There is one of a type at a time.
@@ -266,4 +295,6 @@ const READ_ONLY: &[&str] = &[
     "timestamps",
     "conditions",
     "effectiveUpdatePolicy",
+    "slots",
+    "badImages",
 ];

@@ -51,6 +51,9 @@ pub struct OperatingSystemResource {
     pub image_id: String,
     /// Of the image; 64 zeros if there is none.
     pub sha256: String,
+    /// Statements on the image, which nodes check by themselves: each the SHA-256 of the public key, a colon, and the
+    /// signature in base64.
+    pub image_signatures: Vec<String>,
     /// The line of releases that it is one of; unique in its project together with `imageId`.
     pub profile_name: String,
     /// The version of the profile: its revision if it came from a registry.
@@ -58,7 +61,8 @@ pub struct OperatingSystemResource {
     /// For people.
     pub description: String,
     /// What is installed, JSON as text. Only answers about operating systems themselves have it, and lists only if it
-    /// has at most 500,000 bytes.
+    /// has at most 500,000 bytes; a page of more than ten only if it has at most 5,000,000 bytes divided by how many
+    /// are on the page.
     pub installed_packages: String,
     /// Where the list of installed packages lies.
     pub installed_packages_url: String,
@@ -97,8 +101,6 @@ pub struct OperatingSystemResource {
     pub artifact_digest: String,
     /// Who vouches for the artefact; null if nobody whom the server trusts.
     pub signature: Option<OsSignature>,
-    /// Statements on the image, which nodes check by themselves.
-    pub image_signatures: Vec<String>,
 }
 
 /// The signature of an artefact, with all that is needed to check it without the registry: the signature is of the
@@ -156,6 +158,12 @@ pub struct OperatingSystemInput {
     /// Of the image; 64 zeros if there is none.
     #[schema(pattern = "^[0-9a-f]{64}$")]
     pub sha256: String,
+    /// Statements on the image, which nodes check by themselves: each the SHA-256 of the public key in small hexadecimal
+    /// digits, a colon, and the signature in base64, together at most 256 bytes. They are of `profileName`, `imageId`,
+    /// `sha256` and `architecture` as they are written here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 8)]
+    pub image_signatures: Vec<String>,
     /// The line of releases that it is one of.
     #[serde(default)]
     #[schema(max_length = 128)]
@@ -213,7 +221,6 @@ impl Input for OperatingSystemInput {
         "revision",
         "artifactDigest",
         "signature",
-        "imageSignatures",
     ];
 }
 
@@ -232,6 +239,11 @@ pub struct OperatingSystemPatch {
     /// A JSON object as text.
     #[schema(max_length = 500)]
     pub metadata: String,
+    /// Statements on the image, which nodes check by themselves. What is left out or null stays as it is; an empty list
+    /// takes all away. They are of the architecture too: who changes that gives new ones with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 8)]
+    pub image_signatures: Option<Vec<String>>,
 }
 
 impl Input for OperatingSystemPatch {
@@ -261,6 +273,5 @@ impl Input for OperatingSystemPatch {
         "revision",
         "artifactDigest",
         "signature",
-        "imageSignatures",
     ];
 }

@@ -78,7 +78,38 @@ pub struct PackageRulesInput {
     pub services: ServiceRule,
     /// The most bytes that a node fetches in a second, from 1024 up to 2^40; 0 for no limit.
     #[serde(skip_serializing_if = "is_usual")]
+    #[schema(maximum = 1_099_511_627_776_u64)]
     pub download_bytes_per_second: u64,
+}
+
+/// How an image may be brought to a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ImageRules {
+    /// The most bytes that a node fetches in a second; 0 for no limit.
+    pub download_bytes_per_second: u64,
+    /// The most bytes that the image may have as it is fetched; 0 for no limit.
+    pub max_bytes: u64,
+    /// How often its download may fail in a row; 0 for as often as usual.
+    pub attempts: u32,
+}
+
+/// How an image may be brought to a node. What is left out is as usual.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ImageRulesInput {
+    /// The most bytes that a node fetches in a second, from 1024 up to 2^40; 0 for no limit.
+    #[serde(skip_serializing_if = "is_usual")]
+    #[schema(maximum = 1_099_511_627_776_u64)]
+    pub download_bytes_per_second: u64,
+    /// The most bytes that the image may have as it is fetched, from 2^20 up to 2^50; 0 for no limit.
+    #[serde(skip_serializing_if = "is_usual")]
+    #[schema(maximum = 1_125_899_906_842_624_u64)]
+    pub max_bytes: u64,
+    /// How often its download may fail in a row; 0 for as often as usual.
+    #[serde(skip_serializing_if = "is_usual")]
+    #[schema(maximum = 100)]
+    pub attempts: u32,
 }
 
 fn is_usual<T: Default + PartialEq>(value: &T) -> bool {
@@ -114,6 +145,8 @@ pub struct OsUpdatePolicy {
     pub offline_days: u32,
     /// How packages may be brought to it.
     pub package_rules: PackageRules,
+    /// How an image may be brought to a node.
+    pub image_rules: ImageRules,
     /// When it was made and changed.
     pub timestamps: Option<Timestamps>,
 }
@@ -175,6 +208,10 @@ pub struct OsUpdatePolicyInput {
     /// How packages may be brought to it; as usual if it is left out. An operating system excludes what is not usual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub package_rules: Option<PackageRulesInput>,
+    /// How an image may be brought to a node; as usual if it is left out. A wish for packages, sources or the command
+    /// line of the kernel alone excludes what is not usual.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_rules: Option<ImageRulesInput>,
 }
 
 impl Input for OsUpdatePolicyInput {

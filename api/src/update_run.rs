@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use crate::Timestamps;
 use crate::instance::InstanceResource;
 use crate::order::OrderResource;
-use crate::policy::{OsUpdatePolicy, PackageRules};
+use crate::policy::{ImageRules, OsUpdatePolicy, PackageRules};
 use crate::status::StatusIndication;
 
 /// One attempt to bring one instance to one wanted state.
@@ -61,6 +61,8 @@ pub struct OsUpdateRun {
     pub order: Option<OrderResource>,
     /// What was to change and how it was found afterwards.
     pub packages: Vec<RunPackage>,
+    /// Which image was to be replaced by which, and which one ran at the end; null if none was to be.
+    pub image: Option<RunImage>,
     /// How it went, as the node measured and noted it; empty while it goes on.
     pub account: RunAccount,
     /// The node's own last words: those of the tool that failed, or the detail that an agent of the ancestor sent.
@@ -116,7 +118,7 @@ pub struct RunTarget {
     pub packages: Vec<String>,
     /// For packages: further sources.
     pub sources: Vec<String>,
-    /// For packages: how it may be done; else null.
+    /// For packages, and for whatever is newest: how packages may be brought to it; else null.
     pub package_rules: Option<PackageRules>,
     /// The command line of the kernel; empty if it is not to change.
     pub kernel_command: String,
@@ -130,6 +132,22 @@ pub struct RunTarget {
     pub sha256: String,
     /// For an image: the profile that it belongs to.
     pub profile_name: String,
+    /// For an image, and for whatever is newest: how an image may be brought to the node; else null.
+    pub image_rules: Option<ImageRules>,
+}
+
+/// A change of images in a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunImage {
+    /// The profile that they belong to.
+    pub profile_name: String,
+    /// The version that ran before.
+    pub before: String,
+    /// The version that was to run.
+    pub wanted: String,
+    /// The version that ran when the run ended; empty if it is not known, or not over.
+    pub booted: String,
 }
 
 /// A package in a run.

@@ -15,6 +15,8 @@ named! {
         NoImage = "no_image",
         /// Its agent does not know how to do what is wished for.
         AgentLacks = "agent_lacks",
+        /// The image that is wished for failed on it before.
+        Quarantined = "quarantined",
         /// It reported an image that the catalogue does not have.
         UnknownImage = "unknown_image",
         /// It reported an image of another profile than that of its instance.
@@ -38,7 +40,11 @@ impl ConditionKind {
     pub const fn is_of_wish(self) -> bool {
         matches!(
             self,
-            Self::PolicyDoesNotFit | Self::NotNewer | Self::NoImage | Self::AgentLacks
+            Self::PolicyDoesNotFit
+                | Self::NotNewer
+                | Self::NoImage
+                | Self::AgentLacks
+                | Self::Quarantined
         )
     }
 }

@@ -2,6 +2,7 @@
 //! (engine section 3).
 
 mod case;
+mod quarantine;
 mod reason;
 mod steady;
 mod target;
@@ -16,12 +17,13 @@ pub use target::{Target, TargetKind, target};
 use case::Case;
 
 use chrono::TimeDelta;
+use serde::{Deserialize, Serialize};
 
 use crate::Time;
 use crate::assignment::Assigned;
 use crate::id::RunId;
 use crate::order::{Order, OrderKind};
-use crate::os::{Image, OsKind};
+use crate::os::{Image, OsKind, Sha256};
 use crate::pause::{Pause, PauseScope};
 use crate::run::{CancelCause, OpenRun};
 use crate::schedule::RepeatedSchedule;
@@ -42,6 +44,18 @@ pub struct NodeFacts {
     pub speaks: Protocol,
     /// How its last attempt ended.
     pub last_end: Option<LastEnd>,
+    /// The images that failed on it.
+    pub bad_images: Vec<KnownBad>,
+}
+
+/// An image that failed on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownBad {
+    /// Of its file.
+    pub sha256: Sha256,
+    /// When we first heard of it, or when it failed once more since then. What was ordered before was ordered without
+    /// knowing, or had its try.
+    pub since: Time,
 }
 
 /// How a node speaks to us.
@@ -113,6 +127,8 @@ pub struct Decision {
     pub next: Option<Time>,
     /// Leave that is given ahead, for a node that cannot ask when its window opens.
     pub grant: Option<Grant>,
+    /// Whether what to do is tried although it failed on this node before: a person ordered it since.
+    pub again: bool,
 }
 
 /// Leave to begin without asking, by the node's own clock (engine section 3).
@@ -175,26 +191,28 @@ impl Decision {
         }
     }
 
-    /// An attempt is under way, whatever is wanted.
-    fn goes_on(run: &OpenRun) -> Self {
+    /// What is told, before it is known what leave goes with it.
+    const fn of(act: Act, because: Reason, next: Option<Time>) -> Self {
         Self {
-            act: Act::Continue(run.id),
-            because: Reason::RunOpen {
-                run: run.id,
-                state: run.state.name(),
-            },
-            next: None,
-            grant: None,
-        }
-    }
-
-    const fn idle(because: Reason, next: Option<Time>) -> Self {
-        Self {
-            act: Act::Idle,
+            act,
             because,
             next,
             grant: None,
+            again: false,
         }
+    }
+
+    /// An attempt is under way, whatever is wanted.
+    fn goes_on(run: &OpenRun) -> Self {
+        let because = Reason::RunOpen {
+            run: run.id,
+            state: run.state.name(),
+        };
+        Self::of(Act::Continue(run.id), because, None)
+    }
+
+    const fn idle(because: Reason, next: Option<Time>) -> Self {
+        Self::of(Act::Idle, because, next)
     }
 }
 
@@ -204,7 +222,12 @@ pub fn decide(known: &NodeFacts, wanted: &Wanted, open: Option<&OpenRun>, now: T
     let case = Case::of(known, wanted, now);
     let decision = case.decide(open);
     let grant = case.grant(&decision, open);
-    Decision { grant, ..decision }
+    let again = case.again(&decision);
+    Decision {
+        grant,
+        again,
+        ..decision
+    }
 }
 
 impl Wanted {
@@ -287,8 +310,11 @@ impl Assigned {
         if let Some(why) = self.policy.spec.wish.misfit(known.os_kind) {
             return Some(why);
         }
-        let image = self.image.as_ref()?;
-        (image.profile_name != known.running.profile_name)
-            .then_some("its image is one of another profile than the instance runs")
+        let (image, running) = (self.image.as_ref()?, &known.running);
+        if image.profile_name != running.profile_name {
+            return Some("its image is one of another profile than the instance runs");
+        }
+        let fits = image.fits(&running.architecture);
+        (!fits).then_some("its image is made for another architecture than the instance runs")
     }
 }

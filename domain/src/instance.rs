@@ -1,5 +1,7 @@
 //! What runs on a host.
 
+use serde::{Deserialize, Serialize};
+
 use crate::Time;
 use crate::condition::Condition;
 use crate::id::{CustomConfigId, HostId, InstanceId, LocalAccountId, OsId, PolicyId};
@@ -106,6 +108,30 @@ pub struct Summary {
     pub packages: Option<[u8; 32]>,
 }
 
+/// A place for an image on a node, as the node says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ImageSlot {
+    /// Such as `root-a`.
+    pub name: String,
+    /// Where it stands, in the agent's words.
+    pub state: String,
+    /// The version of the image in it; empty if there is none.
+    pub image_id: String,
+}
+
+/// An image that failed on a node, as the node says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FailedImage {
+    /// Of its file, as the node says it.
+    pub sha256: String,
+    /// Its version.
+    pub image_id: String,
+    /// What was wrong with it, for people.
+    pub why: String,
+}
+
 /// An instance to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewInstance {
@@ -167,6 +193,28 @@ mod tests {
         assert_eq!(instance.check_os(OsId::nth(1)), Ok(()));
         let refused = instance.check_os(OsId::nth(2)).expect_err("another one");
         assert_eq!(refused.field, "osID");
+    }
+
+    #[test]
+    fn what_a_node_says_of_its_images_is_kept_as_people_are_shown_it() {
+        let slot = ImageSlot {
+            name: "root-a".to_owned(),
+            state: "good".to_owned(),
+            image_id: "1.0".to_owned(),
+        };
+        let kept = serde_json::to_value(&slot).expect("JSON");
+        let shown = serde_json::json!({"name": "root-a", "state": "good", "imageId": "1.0"});
+        assert_eq!(kept, shown);
+        let read: ImageSlot = serde_json::from_value(kept).expect("a slot");
+        assert_eq!(read, slot);
+        let failed = serde_json::json!({"sha256": "0a", "imageId": "1.1"});
+        let read: FailedImage = serde_json::from_value(failed).expect("an image");
+        let expected = FailedImage {
+            sha256: "0a".to_owned(),
+            image_id: "1.1".to_owned(),
+            why: String::new(),
+        };
+        assert_eq!(read, expected);
     }
 
     #[test]

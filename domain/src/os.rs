@@ -1,9 +1,10 @@
 //! The catalogue of operating systems.
 
 pub mod catalogue;
+mod image;
 pub mod revision;
 
-use std::cmp::Ordering;
+pub use image::{Image, compare_versions};
 
 use serde::{Deserialize, Serialize};
 
@@ -94,9 +95,18 @@ pub struct OsSpec {
     pub existing_cves_url: String,
     /// Where the list of its mended vulnerabilities lies.
     pub fixed_cves_url: String,
+    /// Who vouches for the image: each is `<key>:<signature>`, the SHA-256 of the public key (its `SubjectPublicKeyInfo` as
+    /// DER) in 64 small hexadecimal digits, and the signature in base64. Nodes know the keys and check them.
+    pub image_signatures: Vec<String>,
 }
 
 impl OsSpec {
+    /// How many signatures an image may have.
+    pub const MAX_IMAGE_SIGNATURES: usize = 8;
+
+    /// The longest signature of an image as it is written, in bytes.
+    pub const MAX_IMAGE_SIGNATURE: usize = 256;
+
     /// A package-managed operating system as a node reports it (engine section 8): made on demand, without an image.
     ///
     /// # Errors
@@ -131,6 +141,7 @@ impl OsSpec {
             installed_packages_url: String::new(),
             existing_cves_url: String::new(),
             fixed_cves_url: String::new(),
+            image_signatures: Vec::new(),
         };
         spec.checked()
     }
@@ -154,6 +165,7 @@ impl OsSpec {
         )?;
         text::check("existingCvesUrl", &self.existing_cves_url, 500, URL)?;
         text::check("fixedCvesUrl", &self.fixed_cves_url, 500, URL)?;
+        check_signatures(&self.image_signatures)?;
         text::check("tlsCaCert", &self.tls_ca_cert, 10_000, "+/=-_ \n")?;
         text::check(
             "description",
@@ -172,64 +184,31 @@ impl OsSpec {
     }
 }
 
-/// An image that a node may be brought to: the part of an operating system that a node needs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Image {
-    /// The entry of the catalogue.
-    pub os: OsId,
-    /// For people.
-    pub name: String,
-    /// The line of releases that it is one of.
-    pub profile_name: String,
-    /// Its version.
-    pub image_id: String,
-    /// Where it lies, as the catalogue has it.
-    pub url: String,
-    /// Of the file as it lies there.
-    pub sha256: Sha256,
-}
-
-impl Image {
-    /// The image of an operating system.
-    #[must_use]
-    pub fn of(profile: &OsProfile) -> Self {
-        Self {
-            os: profile.id,
-            name: profile.spec.name.clone(),
-            profile_name: profile.spec.profile_name.clone(),
-            image_id: profile.spec.image_id.clone(),
-            url: profile.spec.image_url.clone(),
-            sha256: profile.spec.sha256.clone(),
-        }
+/// What each can be is said at [`OsSpec::image_signatures`].
+fn check_signatures(all: &[String]) -> Result<(), Invalid> {
+    const FIELD: &str = "imageSignatures";
+    let (many, long) = (OsSpec::MAX_IMAGE_SIGNATURES, OsSpec::MAX_IMAGE_SIGNATURE);
+    if all.len() > many {
+        let why = format!("{} signatures are more than {many}", all.len());
+        return Err(Invalid::new(FIELD, why));
     }
-
-    /// The newest of some images; none if there are none. One whose version cannot be compared with another's is never
-    /// the newer one.
-    #[must_use]
-    pub fn newest<'a>(images: impl IntoIterator<Item = &'a Self>) -> Option<&'a Self> {
-        images.into_iter().reduce(|best, image| {
-            let order = compare_versions(&image.image_id, &best.image_id);
-            let readable = parts(&best.image_id).is_none() && parts(&image.image_id).is_some();
-            if readable || order == Some(Ordering::Greater) {
-                image
-            } else {
-                best
-            }
-        })
+    if all.iter().all(|one| one.len() <= long && is_signature(one)) {
+        return Ok(());
     }
+    Err(Invalid::new(
+        FIELD,
+        format!(
+            "each must be the SHA-256 of the key in 64 small hexadecimal digits, a colon, and the signature in base64, in \
+             at most {long} bytes"
+        ),
+    ))
 }
 
-/// Compares versions of images: parts between dots and dashes, as numbers, a missing part is less (engine section 9).
-/// None if a part is no number: then neither is newer.
-#[must_use]
-pub fn compare_versions(one: &str, other: &str) -> Option<Ordering> {
-    Some(parts(one)?.cmp(&parts(other)?))
-}
-
-fn parts(version: &str) -> Option<Vec<u128>> {
-    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-    let read = |part: &str| is_number(part).then(|| part.parse().ok()).flatten();
-    version.split(['.', '-']).map(read).collect()
+fn is_signature(text: &str) -> bool {
+    let is_base64 = |b: u8| b.is_ascii_alphanumeric() || b"+/=".contains(&b);
+    text.split_once(':').is_some_and(|(key, signature)| {
+        is_digest(key) && !signature.is_empty() && signature.bytes().all(is_base64)
+    })
 }
 
 const URL: &str = "-_.~:/?#[]@!$&'()*+,;=% ";
@@ -263,8 +242,7 @@ impl Sha256 {
     /// # Errors
     /// The text is not 64 lower-case hexadecimal digits.
     pub fn parse(field: &'static str, text: &str) -> Result<Self, Invalid> {
-        let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-        if text.len() == 64 && text.bytes().all(is_hex) {
+        if is_digest(text) {
             Ok(Self(text.to_owned().into()))
         } else {
             Err(Invalid::new(
@@ -279,6 +257,11 @@ impl Sha256 {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+fn is_digest(text: &str) -> bool {
+    let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    text.len() == 64 && text.bytes().all(is_hex)
 }
 
 /// The kernel's name of an architecture for Debian's (`uname -m`); others stay as they are.
@@ -334,53 +317,43 @@ mod tests {
     }
 
     #[test]
-    fn versions_of_images_are_compared_number_by_number() {
-        for (older, newer) in [
-            ("3.0.20250717.0732", "3.0.20250717.2200"),
-            ("3.0.20260602", "3.0.20260602.2200"),
-            ("3.0.20250504-0732", "3.0.20250504-2200"),
-            ("3.0.9", "3.0.10"),
+    fn a_signature_of_an_image_is_a_key_and_base64() {
+        let checked = |signatures: &[String]| {
+            let spec = OsSpec::of_release(&bookworm(), "amd64").expect("a profile");
+            let image_signatures = signatures.to_vec();
+            let spec = OsSpec {
+                image_signatures,
+                ..spec
+            };
+            spec.checked().map(|spec| spec.image_signatures)
+        };
+        let key = "0123456789abcdef".repeat(4);
+        let longest = format!("{key}:{}", "A".repeat(191));
+        for good in ["MEUCIQ+/a9==", "="] {
+            let one = [format!("{key}:{good}")];
+            assert_eq!(checked(&one).as_deref(), Ok(one.as_slice()));
+        }
+        assert_eq!(longest.len(), 256);
+        assert!(checked(&vec![longest.clone(); 8]).is_ok());
+        let refused = |signatures: &[String]| checked(signatures).expect_err("no signature").field;
+        assert_eq!(refused(&vec![longest.clone(); 9]), "imageSignatures");
+        for bad in [
+            String::new(),
+            key.clone(),
+            format!("{key}:"),
+            format!("{key}:a b"),
+            format!("{key}:a:b"),
+            format!("{key}:\u{e4}"),
+            format!("{key}:a\n"),
+            format!("{}:ab", &key[1..]),
+            format!("0{key}:ab"),
+            format!("{}:ab", key.to_uppercase()),
+            format!("{}g:ab", &key[1..]),
+            format!("\u{e4}{}:ab", &key[2..]),
+            format!("{longest}A"),
         ] {
-            assert_eq!(
-                compare_versions(newer, older),
-                Some(Ordering::Greater),
-                "{newer}"
-            );
-            assert_eq!(
-                compare_versions(older, newer),
-                Some(Ordering::Less),
-                "{older}"
-            );
+            assert_eq!(refused(&[longest.clone(), bad]), "imageSignatures");
         }
-        for unreadable in ["", "3.x", "3..0", "v3.0", "3.0+1"] {
-            assert_eq!(compare_versions(unreadable, "3.0"), None, "{unreadable}");
-            assert_eq!(compare_versions("3.0", unreadable), None, "{unreadable}");
-        }
-    }
-
-    #[test]
-    fn the_newest_image_is_never_one_that_cannot_be_compared() {
-        let image = |version: &str| Image {
-            os: OsId::nth(1),
-            name: version.into(),
-            profile_name: "edge".into(),
-            image_id: version.into(),
-            url: String::new(),
-            sha256: Sha256::NONE,
-        };
-        let newest = |versions: &[&str]| {
-            let images: Vec<_> = versions.iter().map(|version| image(version)).collect();
-            Image::newest(&images).map(|image| image.image_id.clone())
-        };
-        assert_eq!(
-            newest(&["main", "3.0.1", "3.0.2"]).as_deref(),
-            Some("3.0.2")
-        );
-        assert_eq!(
-            newest(&["3.0.2", "main", "3.0.1"]).as_deref(),
-            Some("3.0.2")
-        );
-        assert_eq!(newest(&[]), None);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Update policies: what should run. A policy is immutable once it was created.
 
+mod images;
 mod rules;
 
+pub use images::ImageRules;
 pub use rules::{PackageRules, RebootRule, ServiceRule};
 
 use serde::{Deserialize, Serialize};
@@ -42,6 +44,9 @@ pub struct PolicySpec {
     /// How packages may be brought to it.
     #[serde(default, skip_serializing_if = "PackageRules::is_usual")]
     pub rules: PackageRules,
+    /// How an image may be brought to it.
+    #[serde(default, skip_serializing_if = "ImageRules::is_usual")]
+    pub image_rules: ImageRules,
 }
 
 impl PolicySpec {
@@ -87,6 +92,23 @@ impl PolicySpec {
         Ok(self)
     }
 
+    /// The same with other rules for images.
+    ///
+    /// # Errors
+    /// They are none, or only packages or a command line of the kernel are wished for.
+    pub fn imaged(mut self, rules: ImageRules) -> Result<Self, Invalid> {
+        rules.check()?;
+        let excludes = matches!(&self.wish, Wish::Target(target) if target.os.is_none());
+        if excludes && !rules.is_usual() {
+            return Err(Invalid::new(
+                "imageRules",
+                "rules for images need an operating system, or UPDATE_POLICY_LATEST",
+            ));
+        }
+        self.image_rules = rules;
+        Ok(self)
+    }
+
     /// Reads a policy.
     ///
     /// # Errors
@@ -100,6 +122,7 @@ impl PolicySpec {
             allow_downgrade: false,
             offline_days: Self::default_offline_days(),
             rules: PackageRules::default(),
+            image_rules: ImageRules::default(),
         })
     }
 }
@@ -195,6 +218,8 @@ impl Wish {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn target(os: bool, packages: &str, kernel: &str) -> Result<Wish, Invalid> {
@@ -253,11 +278,72 @@ mod tests {
     }
 
     #[test]
+    fn rules_for_images_need_a_wish_that_can_be_an_image() {
+        let slow = ImageRules {
+            download_bytes_per_second: 1 << 20,
+            ..ImageRules::default()
+        };
+        let of = |wish| PolicySpec::parse("policy", "", wish).expect("a policy");
+        let image = || of(target(true, "", "").expect("an image"));
+        let kernel_of_image = || of(target(true, "", "quiet").expect("both"));
+        for spec in [of(Wish::Latest), image(), kernel_of_image()] {
+            assert_eq!(spec.clone().imaged(slow).expect("rules").image_rules, slow);
+            assert!(spec.imaged(ImageRules::default()).is_ok());
+        }
+        for wish in [target(false, "jq", ""), target(false, "", "quiet")] {
+            let spec = of(wish.expect("a wish"));
+            let refused = spec.clone().imaged(slow).expect_err("no image");
+            assert_eq!(refused.field, "imageRules");
+            assert!(spec.imaged(ImageRules::default()).is_ok());
+        }
+        let bad = ImageRules {
+            attempts: 101,
+            ..slow
+        };
+        let refused = image().imaged(bad).expect_err("too many");
+        assert_eq!(refused.field, "imageRules.attempts");
+        // What is newest is of packages on one node and an image on another.
+        let careful = PackageRules {
+            min_age_days: 7,
+            ..PackageRules::default()
+        };
+        let both = of(Wish::Latest).ruled(careful.clone()).expect("rules");
+        let both = both.imaged(slow).expect("rules beside them");
+        assert_eq!((both.rules, both.image_rules), (careful, slow));
+    }
+
+    proptest! {
+        #[test]
+        fn rules_for_images_are_taken_as_they_are_or_refused_by_name(
+            os: bool,
+            is_latest: bool,
+            rate in prop::sample::select(vec![0, 1, 1_024, u64::MAX]),
+            attempts in 0u32..200,
+        ) {
+            let wish = target(os, "", "quiet").expect("a wish");
+            let wish = if is_latest { Wish::Latest } else { wish };
+            let spec = PolicySpec::parse("policy", "", wish).expect("a policy");
+            let rules = ImageRules { download_bytes_per_second: rate, max_bytes: 0, attempts };
+            let can_be = rules.check().is_ok();
+            match spec.clone().imaged(rules) {
+                Ok(imaged) => {
+                    prop_assert!(can_be && (rules.is_usual() || os || is_latest));
+                    prop_assert_eq!(imaged, PolicySpec { image_rules: rules, ..spec });
+                }
+                Err(refused) => {
+                    prop_assert!(refused.field.starts_with("imageRules"));
+                    prop_assert!(!can_be || !(rules.is_usual() || os || is_latest));
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_policy_of_an_older_release_has_the_usual_rules() {
         let old = serde_json::json!({"name": "all", "description": "", "wish": "latest"});
         let read: PolicySpec = serde_json::from_value(old).expect("a policy");
-        assert!(read.rules.is_usual());
+        assert!(read.rules.is_usual() && read.image_rules.is_usual());
         let kept = serde_json::to_value(&read).expect("JSON");
-        assert_eq!(kept.get("rules"), None);
+        assert_eq!((kept.get("rules"), kept.get("image_rules")), (None, None));
     }
 }

@@ -2,6 +2,7 @@
 
 mod account;
 mod event;
+mod image;
 mod patience;
 mod state;
 
@@ -10,6 +11,7 @@ mod tests;
 
 pub use account::{Account, PhaseSpan};
 pub use event::{CancelCause, Failure, FailureKind, RunEvent};
+pub use image::ImageChange;
 pub use patience::Patience;
 pub use state::{AbandonCause, Refused, RunState};
 
@@ -42,6 +44,8 @@ pub struct UpdateRun {
     pub state: RunState,
     /// The packages of the plan, with what was found afterwards.
     pub packages: Vec<PackageChange>,
+    /// The image of the plan, with the one that was booted at the end; none if it was for none, or the node said none.
+    pub image: Option<ImageChange>,
     /// What the node said at the end, as text: the tool's last lines, or the ancestor's detail.
     pub log: String,
     /// How it went, as the node said with its last word.
@@ -152,6 +156,10 @@ impl Happening {
 pub struct Evidence {
     /// The whole change, known before anything changes.
     pub plan: Option<Vec<PackageChange>>,
+    /// The image of the plan.
+    pub image: Option<ImageChange>,
+    /// The version of the image that was booted at the end; none if the node did not say.
+    pub booted: Option<String>,
     /// What was found afterwards.
     pub results: Vec<crate::package::PackageResult>,
     /// The last words of the tool that failed.

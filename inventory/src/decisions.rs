@@ -185,10 +185,12 @@ fn window_of(window: &Window, now: Time) -> DecisionWindow {
 /// A wish as its policy has it.
 pub fn wish(spec: &PolicySpec) -> RunTarget {
     let rules = policies::rules_resource(&spec.rules);
+    let image_rules = policies::image_rules_resource(spec.image_rules);
     let Wish::Target(target) = &spec.wish else {
         return RunTarget {
             mode: "latest".to_owned(),
             package_rules: Some(rules),
+            image_rules: Some(image_rules),
             ..RunTarget::default()
         };
     };
@@ -211,6 +213,7 @@ pub fn wish(spec: &PolicySpec) -> RunTarget {
         package_rules: (kind == "packages").then_some(rules),
         kernel_command: target.kernel_command.clone(),
         os_id: target.os.map(|os| os.to_string()).unwrap_or_default(),
+        image_rules: target.os.is_some().then_some(image_rules),
         ..RunTarget::default()
     }
 }
@@ -249,6 +252,7 @@ pub fn target(target: &Target) -> RunTarget {
             image_url: image.url.clone(),
             sha256: image.sha256.as_str().to_owned(),
             profile_name: image.profile_name.clone(),
+            image_rules: Some(policies::image_rules_resource(target.image_rules)),
             ..RunTarget::default()
         },
         TargetKind::Kernel { command } => RunTarget {
@@ -274,7 +278,9 @@ fn data(reason: &Reason) -> Map<String, Value> {
         Reason::WindowOpen { until } => json!({ "until": instant(until) }),
         Reason::RunOpen { run, state } => json!({ "run": run, "state": state }),
         Reason::NoImage { profile } => json!({ "profile": profile }),
-        Reason::RunsAlready { image_id } => json!({ "imageId": image_id }),
+        Reason::RunsAlready { image_id } | Reason::Quarantined { image_id } => {
+            json!({ "imageId": image_id })
+        }
         Reason::NotNewer { image_id, running } => {
             json!({ "imageId": image_id, "running": running })
         }

@@ -38,6 +38,7 @@ pub async fn misfit(
         running: Image::of(os),
         speaks: Protocol::Unknown,
         last_end: None,
+        bad_images: Vec::new(),
     };
     let why = assigned.misfit(&node);
     Ok(why.map(|why| (assigned.policy, why)))

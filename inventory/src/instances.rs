@@ -200,6 +200,8 @@ async fn one(tx: &Tx, id: InstanceId) -> Answer<InstanceResource> {
         host,
         packages,
         existing_cves,
+        slots,
+        failed_images,
     } = found;
     let applied = decisions::applied(tx, &host, &instance).await?;
     let configs = instance.custom_configs.iter();
@@ -209,6 +211,8 @@ async fn one(tx: &Tx, id: InstanceId) -> Answer<InstanceResource> {
         runtime_packages: packages.unwrap_or_default(),
         existing_cves: existing_cves.unwrap_or_default(),
         effective_update_policy: applied.as_ref().map(effective::policy),
+        slots: slots.into_iter().map(shape::slot).collect(),
+        bad_images: failed_images.into_iter().map(shape::bad_image).collect(),
         ..whole(&instance, &host, &related)
     }))
 }

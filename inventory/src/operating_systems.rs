@@ -28,8 +28,11 @@ use crate::{App, Inventory};
 
 const WHAT: &str = "operating_system_resource";
 
-/// How long what is inside an operating system may be to stand in a list, in bytes each.
+/// How long what is inside an operating system may be to stand in a list, in bytes each,
 const LONGEST_LISTED: u32 = 500_000;
+
+/// and how long that of one kind may be in all on a page, or in a piece of a whole list.
+const MOST_LISTED: u32 = 5_000_000;
 
 /// The list of operating systems.
 struct OperatingSystems;
@@ -50,10 +53,16 @@ impl Listed for OperatingSystems {
         let wanted: Vec<_> = ids.iter().copied().map(OsId::from_bits).collect();
         let found = os_profiles::find_many(tx, &wanted).await?;
         let found = in_order(ids, found, |os| os.id.bits());
-        let mut shown = os_inside::shown(tx, &wanted, LONGEST_LISTED).await?;
+        let mut shown = os_inside::shown(tx, &wanted, longest_listed(ids.len())).await?;
         let told = found.iter().map(|os| whole(os, shown.remove(&os.id)));
         told.collect()
     }
+}
+
+/// How long what is inside each of so many operating systems may be to be listed with them.
+fn longest_listed(count: usize) -> u32 {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    (MOST_LISTED / count.max(1)).min(LONGEST_LISTED)
 }
 
 /// List the operating systems.
@@ -106,7 +115,7 @@ pub async fn get_operating_system(
 }
 
 /// Describe an operating system anew: its architecture and its labels. What is left out of these is emptied; what it is
-/// stays.
+/// stays, and so do the statements on its image if they are left out.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/compute/os/{resourceId}", tag = "operating systems", params(Item),
     request_body = OperatingSystemPatch,
@@ -129,7 +138,7 @@ pub async fn put_operating_system(
     Ok(answer)
 }
 
-/// Change an operating system: its architecture or its labels.
+/// Change an operating system: its architecture, its labels or the statements on its image.
 #[utoipa::path(
     patch, path = "/v1/projects/{projectName}/compute/os/{resourceId}", tag = "operating systems",
     params(Item, MaskParams), request_body = OperatingSystemPatch,
@@ -151,6 +160,7 @@ pub async fn patch_operating_system(
         name: Some(os.spec.name.clone()),
         architecture: os.spec.architecture.clone(),
         metadata: os.spec.metadata.clone(),
+        image_signatures: Some(os.spec.image_signatures.clone()),
     };
     let wanted = change.over(&now, params.text("fieldMask"))?;
     let os = changed(&tx, os, wanted, app.clock.now()).await?;
@@ -177,6 +187,8 @@ pub async fn delete_operating_system(
 }
 
 /// An operating system that is described otherwise, if it is otherwise. It keeps its name; an empty one says nothing.
+/// It keeps the statements on its image too if nothing is said of them: clients that do not know them write back what
+/// they know.
 async fn changed(
     tx: &Tx,
     os: OsProfile,
@@ -187,9 +199,11 @@ async fn changed(
     if !name.is_empty() && name != os.spec.name {
         return Err(Problem::invalid("name", "it cannot be changed"));
     }
+    let signatures = wanted.image_signatures;
     let spec = OsSpec {
         architecture: wanted.architecture,
         metadata: wanted.metadata,
+        image_signatures: signatures.unwrap_or_else(|| os.spec.image_signatures.clone()),
         ..os.spec.clone()
     };
     if spec == os.spec {
@@ -222,6 +236,7 @@ fn spec(body: OperatingSystemInput) -> Result<OsSpec, Problem> {
         profile_name: body.profile_name,
         image_id: body.image_id,
         image_url: body.image_url,
+        image_signatures: body.image_signatures,
         description: body.description,
         metadata: body.metadata,
         repo_url: body.repo_url,
@@ -260,7 +275,6 @@ fn whole(os: &OsProfile, shown: Option<Shown>) -> Result<OperatingSystemResource
         revision: inside.revision,
         artifact_digest: digest_text(&inside.artifact),
         signature,
-        image_signatures: inside.image_signatures,
         ..resource(os)
     })
 }
@@ -285,6 +299,7 @@ pub fn resource(os: &OsProfile) -> OperatingSystemResource {
         image_url: spec.image_url.clone(),
         image_id: spec.image_id.clone(),
         sha256: spec.sha256.as_str().to_owned(),
+        image_signatures: spec.image_signatures.clone(),
         profile_name: spec.profile_name.clone(),
         description: spec.description.clone(),
         installed_packages_url: spec.installed_packages_url.clone(),

@@ -4,8 +4,8 @@ use axum::extract::State;
 use axum::response::Response;
 use evenkeel_api::os::OperatingSystemResource;
 use evenkeel_api::policy::{
-    self as wire, OsUpdatePolicy, OsUpdatePolicyInput, OsUpdatePolicyList, PackageRulesInput,
-    UpdatePolicyKind,
+    self as wire, ImageRulesInput, OsUpdatePolicy, OsUpdatePolicyInput, OsUpdatePolicyList,
+    PackageRulesInput, UpdatePolicyKind,
 };
 use evenkeel_api::{Empty, Timestamps};
 use evenkeel_domain::filter::Resource;
@@ -13,7 +13,7 @@ use evenkeel_domain::id::parse_id;
 use evenkeel_domain::id::{OsId, PolicyId};
 use evenkeel_domain::package::WantedPackage;
 use evenkeel_domain::policy::{
-    PackageRules, PolicySpec, RebootRule, ServiceRule, TargetWish, UpdatePolicy, Wish,
+    ImageRules, PackageRules, PolicySpec, RebootRule, ServiceRule, TargetWish, UpdatePolicy, Wish,
 };
 use evenkeel_store::listing::in_order;
 use evenkeel_store::related::{self, Related, Wanted};
@@ -141,10 +141,12 @@ fn spec(body: &OsUpdatePolicyInput) -> Result<PolicySpec, Problem> {
         ..PolicySpec::parse(&body.name, &body.description, wish)?
     };
     let rules = body.package_rules.as_ref().map(rules).unwrap_or_default();
+    let image_rules = body.image_rules.map(image_rules).unwrap_or_default();
     let days = PolicySpec::default_offline_days();
     Ok(spec
         .lasting(body.offline_days.unwrap_or(days))?
-        .ruled(rules)?)
+        .ruled(rules)?
+        .imaged(image_rules)?)
 }
 
 fn rules(given: &PackageRulesInput) -> PackageRules {
@@ -165,7 +167,24 @@ fn rules(given: &PackageRulesInput) -> PackageRules {
     }
 }
 
-/// Rules on the wire.
+const fn image_rules(given: ImageRulesInput) -> ImageRules {
+    ImageRules {
+        download_bytes_per_second: given.download_bytes_per_second,
+        max_bytes: given.max_bytes,
+        attempts: given.attempts,
+    }
+}
+
+/// Rules for images on the wire.
+pub const fn image_rules_resource(rules: ImageRules) -> wire::ImageRules {
+    wire::ImageRules {
+        download_bytes_per_second: rules.download_bytes_per_second,
+        max_bytes: rules.max_bytes,
+        attempts: rules.attempts,
+    }
+}
+
+/// Rules for packages on the wire.
 pub fn rules_resource(rules: &PackageRules) -> wire::PackageRules {
     wire::PackageRules {
         suites: rules.suites.clone(),
@@ -243,6 +262,7 @@ pub fn resource(
         allow_downgrade: policy.spec.allow_downgrade,
         offline_days: policy.spec.offline_days,
         package_rules: rules_resource(&policy.spec.rules),
+        image_rules: image_rules_resource(policy.spec.image_rules),
         timestamps: Some(Timestamps::new(policy.created_at, policy.created_at)),
     }
 }

@@ -10,6 +10,7 @@ mod packages;
 mod poll;
 pub(crate) mod quiet;
 mod report;
+mod slots;
 mod waiting;
 mod wire;
 

@@ -24,7 +24,11 @@ pub fn is_outdated(node: &Brief, world: &World, now: Time) -> bool {
 
 fn conditions(before: &[Condition], world: &World, now: Time) -> Vec<Condition> {
     let mut conditions = before.to_vec();
-    let reason = target(&world.known, &world.wanted).err();
+    // An image that failed stays known as that whatever is ordered, so nothing flaps.
+    let reason = match target(&world.known, &world.wanted) {
+        Ok(target) => world.known.quarantined(&target),
+        Err(reason) => Some(reason),
+    };
     let holds = reason.and_then(|reason| reason.condition());
     condition::replace(&mut conditions, ConditionKind::is_of_wish, holds, now);
     conditions

@@ -4,7 +4,7 @@ use std::iter;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
-use evenkeel_domain::decide::{Protocol, Target, TargetKind, target};
+use evenkeel_domain::decide::{Protocol, Target, target};
 use evenkeel_domain::eim::Delivered;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{HostId, InstanceId, OsId, PolicyId, RunId};
@@ -34,7 +34,7 @@ pub struct Scene<'a> {
     pub node: NodeState,
     pub world: World,
     pub now: Time,
-    before: NodeState,
+    before: Box<NodeState>,
     /// Its turn among those who write.
     _pen: OwnedSemaphorePermit,
 }
@@ -74,7 +74,7 @@ impl<'a> Scene<'a> {
             manager,
             tx,
             host,
-            before: node.clone(),
+            before: Box::new(node.clone()),
             node,
             world,
             now,
@@ -148,7 +148,9 @@ impl<'a> Scene<'a> {
         };
         let run = runs::advance_by(tx, subject, events, &mut reflect).await?;
         if !is_late {
-            self.world.known.last_end.clone_from(&self.node.last_end);
+            let (known, node) = (&mut self.world.known, &self.node);
+            known.last_end.clone_from(&node.last_end);
+            known.bad_images.clone_from(&node.bad_images);
             self.world.run = Some(run.clone()).filter(|run| !run.state.is_final());
         }
         for happening in iter::once(events.first).chain(events.rest) {
@@ -237,10 +239,7 @@ impl<'a> Scene<'a> {
 
     fn meant(&self, policy: Option<UpdatePolicy>, image: Option<Image>) -> Origin {
         let target = policy.as_ref().and_then(|policy| match image {
-            Some(image) => Some(Target {
-                policy: policy.id,
-                wish: TargetKind::Image(image),
-            }),
+            Some(image) => Some(Target::of_image(policy, image)),
             None if self.world.known.os_kind == OsKind::Immutable => Target::of_kernel(policy),
             None => Some(Target::of_packages(policy)),
         });
@@ -249,24 +248,22 @@ impl<'a> Scene<'a> {
 
     fn origin(&self, target: Option<Target>, policy: Option<UpdatePolicy>) -> Origin {
         Origin {
+            order: self.ordered(target.as_ref()),
             target,
             policy,
-            order: self.ordered(),
         }
     }
 
-    /// The order that lets the node begin now, if no schedule does.
-    fn ordered(&self) -> Option<Order> {
+    /// The order that lets the node begin now, if no schedule does: none lets it try an image again that failed there.
+    fn ordered(&self, target: Option<&Target>) -> Option<Order> {
         let wanted = &self.world.wanted;
         let counts = |order: &&Order| {
             order.kind == OrderKind::Now && order.at <= self.now && self.now < order.until
         };
         let order = wanted.order.as_ref().filter(counts)?;
-        wanted
-            .windows
-            .open(self.now)
-            .is_none()
-            .then(|| order.clone())
+        let failed = target.and_then(|target| self.world.known.quarantined(target));
+        let is_scheduled = wanted.windows.open(self.now).is_some() && failed.is_none();
+        (!is_scheduled).then(|| order.clone())
     }
 
     async fn policy(&self, id: PolicyId) -> Result<Option<UpdatePolicy>, StoreError> {
@@ -307,7 +304,7 @@ impl<'a> Scene<'a> {
 
     /// Whether anything is to be kept.
     pub fn has_news(&self) -> bool {
-        self.node != self.before
+        self.node != *self.before
     }
 
     /// Whether a run is open that has begun to change the node.
@@ -324,7 +321,7 @@ impl<'a> Scene<'a> {
 
     /// Keeps what changed and makes it all visible. Nothing is said about whether the node is there.
     pub async fn keep(self) -> Result<(), StoreError> {
-        if self.node != self.before {
+        if self.node != *self.before {
             nodes::save(&self.tx, &self.node).await?;
         }
         self.make_visible().await
@@ -336,7 +333,7 @@ impl<'a> Scene<'a> {
         let running = Status::new(status::RUNNING, Indication::Idle, self.now);
         self.node.status = running.clone().since(Some(&self.node.status));
         derived::follow(&mut self.node, &self.world, self.now);
-        if self.node != self.before {
+        if self.node != *self.before {
             nodes::save(&self.tx, &self.node).await?;
         }
         if self.host.status.text != running.text {

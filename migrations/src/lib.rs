@@ -35,6 +35,7 @@ const STEPS: &[Step] = &[
     step!("20261123_000022_node_digests"),
     step!("20261123_000023_hardware_as_told"),
     step!("20261123_000024_os_catalogue"),
+    step!("20261124_000025_images_on_the_wire"),
 ];
 
 impl MigratorTrait for Migrator {

@@ -244,7 +244,6 @@ impl<'a> Planning<'a> {
             revision: artifact.tag.clone(),
             artifact: artifact.digest,
             platform_bundle: profile.platform_bundle.clone(),
-            image_signatures: profile.image_signatures.clone(),
             signature: artifact.signature.clone(),
             files: artifact.files.clone(),
             packages,

@@ -21,28 +21,18 @@ const MAX_METADATA: usize = 500;
 /// The longest text that a platform bundle may become, in bytes.
 const MAX_BUNDLE: usize = 10_000;
 
-/// How many signatures of its image a profile may have.
-const MAX_SIGNATURES: usize = 8;
-
-/// The longest signature of an image as it is written, in bytes.
-const MAX_SIGNATURE: usize = 256;
-
 /// How many unknown keys are named.
 const MAX_REMARKS: usize = 20;
 
 /// What a profile says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// The operating system.
+    /// The operating system. Whether any of the signatures of its image is right is checked by who knows the keys.
     pub spec: OsSpec,
     /// Scripts for provisioning: a JSON object as text, empty if there are none.
     pub platform_bundle: String,
     /// Where the list of its packages lies; empty if there is none.
     pub manifest_url: String,
-    /// Who vouches for the image: each is `<key>:<signature>`, the SHA-256 of the public key (its `SubjectPublicKeyInfo` as
-    /// DER) in 64 small hexadecimal digits, and the signature in base64. At most 8 of at most 256 bytes; whether any of
-    /// them is right is checked by who knows the keys.
-    pub image_signatures: Vec<String>,
     /// The release that it says it was published as; empty if it does not say.
     pub release: String,
     /// What is odd about it and does no harm.
@@ -87,6 +77,7 @@ pub fn profile(file: &str, yaml: &[u8]) -> Result<Profile, Finding> {
         installed_packages_url: String::new(),
         existing_cves_url: fields.url("osExistingCvesURL")?,
         fixed_cves_url: fields.url("osFixedCvesURL")?,
+        image_signatures: signatures(document.signatures)?,
     };
     if spec.kind == OsKind::Immutable {
         is_an_image(&spec)?;
@@ -102,7 +93,6 @@ pub fn profile(file: &str, yaml: &[u8]) -> Result<Profile, Finding> {
         spec,
         platform_bundle: bundle(&document.bundle)?,
         manifest_url: fields.url("osPackageManifestURL")?,
-        image_signatures: signatures(document.signatures)?,
         release: document
             .metadata
             .get("release")
@@ -172,16 +162,16 @@ fn sha256(fields: &Fields<'_>) -> Result<Sha256, Finding> {
 /// The signatures of the image, if each is made as one.
 fn signatures(written: Vec<String>) -> Result<Vec<String>, Finding> {
     let bad = |field: &str, why: String| Err(Finding::about(FindingKind::BadField, field, why));
-    if written.len() > MAX_SIGNATURES {
-        let count = written.len();
-        let why = format!("{count} signatures are more than {MAX_SIGNATURES}");
+    let (many, long) = (OsSpec::MAX_IMAGE_SIGNATURES, OsSpec::MAX_IMAGE_SIGNATURE);
+    if written.len() > many {
+        let why = format!("{} signatures are more than {many}", written.len());
         return bad("spec.osImageSignatures", why);
     }
     for (at, signature) in written.iter().enumerate() {
-        if signature.len() > MAX_SIGNATURE || !is_signature(signature) {
+        if signature.len() > long || !is_signature(signature) {
             let why = format!(
                 "must be the SHA-256 of the key in 64 small hexadecimal digits, a colon, and the \
-                 signature in base64, in at most {MAX_SIGNATURE} bytes"
+                 signature in base64, in at most {long} bytes"
             );
             return bad(&format!("spec.osImageSignatures[{at}]"), why);
         }

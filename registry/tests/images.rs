@@ -93,10 +93,10 @@ async fn an_image_is_signed_with_the_names_under_which_it_is_published() {
     let (key, other) = (SigningKey::make(), SigningKey::make());
     let release = Release::of_folder(source.path(), "0.3.1").unwrap();
     let plain = published(&release).await;
-    assert!(read(&plain).image_signatures.is_empty());
+    assert!(read(&plain).spec.image_signatures.is_empty());
     let signed = release.signing_images(&key).unwrap();
     let text = published(&signed).await;
-    let signatures = read(&text).image_signatures;
+    let signatures = read(&text).spec.image_signatures;
     assert_eq!(signatures.len(), 1);
     assert!(is_signed(&signatures[0], &key, &statement()));
     assert!(!is_signed(&signatures[0], &other, &statement()));
@@ -119,13 +119,13 @@ async fn signatures_by_other_keys_stay() {
     let release = release.signing_images(&key).unwrap();
     let text = published(&release).await;
     assert!(text.contains("# theirs"), "{text}");
-    let signatures = read(&text).image_signatures;
+    let signatures = read(&text).spec.image_signatures;
     assert_eq!(signatures.len(), 2);
     assert_eq!(signatures[0], other);
     assert!(is_signed(&signatures[1], &key, &statement()));
     let second = SigningKey::make();
     let release = release.signing_images(&second).unwrap();
-    let signatures = read(&published(&release).await).image_signatures;
+    let signatures = read(&published(&release).await).spec.image_signatures;
     assert_eq!(signatures.len(), 3);
     assert!(is_signed(&signatures[1], &key, &statement()));
     assert!(is_signed(&signatures[2], &second, &statement()));

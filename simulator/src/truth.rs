@@ -34,6 +34,10 @@ pub struct Attempt {
     pub forgotten: bool,
     /// Which image was to replace which; none if the target was packages.
     pub image: Option<Change>,
+    /// Whether the image was to be tried although it had failed on the node, as it was told last before it began.
+    pub again: bool,
+    /// The image that ran when the attempt had changed the node or failed; none if it did neither, or was for packages.
+    pub booted: Option<String>,
 }
 
 /// From which image to which.

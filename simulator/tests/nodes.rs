@@ -6,6 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_kit::TestClock;
 use evenkeel_proto::agent::agent_service_server::{AgentService, AgentServiceServer};
 use evenkeel_proto::agent::decision::Act;
+use evenkeel_proto::agent::event::News;
 use evenkeel_proto::agent::{
     Apply, BeginRequest, BeginResponse, Decision, EnrollRequest, EnrollResponse, Fetch, Grant,
     Granted, Idle, PollRequest, PollResponse, Refused, ReportRequest, ReportResponse, Target,
@@ -53,6 +54,10 @@ struct State {
     tag: u64,
     /// The tag of each poll, and whether it might be held.
     holds: Vec<(u64, bool)>,
+    /// The images that failed, by the facts that were told last.
+    bad: Vec<String>,
+    /// The image that an attempt was to replace, the wanted one, and the one that ran in the end, as they were told.
+    versions: Vec<[String; 3]>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -112,6 +117,10 @@ impl AgentService for Puppet {
         state
             .holds
             .push((said.decision_tag, said.may_hold_millis > 0));
+        if let Some(facts) = said.facts.clone() {
+            let bad = facts.bad_images.into_iter();
+            state.bad = bad.map(|bad| bad.image_id).collect();
+        }
         if let Some(again) = state.pushback {
             let mut status = Status::unavailable("too much to do");
             status
@@ -159,7 +168,10 @@ impl AgentService for Puppet {
         let events = request.into_inner().events;
         let acknowledged = events.last().map_or(0, |event| event.sequence);
         for event in events {
-            drop(self.hear(format!("event {}", event.sequence))?);
+            let mut state = self.hear(format!("event {}", event.sequence))?;
+            if let Some(news) = event.news {
+                images::note(&mut state.versions, news);
+            }
         }
         Ok(Response::new(ReportResponse {
             acknowledged,
@@ -224,8 +236,19 @@ fn target() -> Target {
 
 /// A node of our own agent to which nothing happens by chance.
 async fn own_node(puppet: &Puppet, clock: &TestClock, skew: TimeDelta) -> OwnNode {
-    let habits = own::Habits::default();
-    own_node_with(puppet, clock, skew, habits).await
+    own_node_with(puppet, clock, skew, quiet()).await
+}
+
+/// The habits of a node to which nothing happens by chance.
+fn quiet() -> own::Habits {
+    own::Habits {
+        crash: 0,
+        cut_off: 0,
+        nothing: 0,
+        fail: 0,
+        news: 0,
+        ..own::Habits::default()
+    }
 }
 
 async fn own_node_with(
@@ -234,14 +257,6 @@ async fn own_node_with(
     skew: TimeDelta,
     habits: own::Habits,
 ) -> OwnNode {
-    let habits = own::Habits {
-        crash: 0,
-        cut_off: 0,
-        nothing: 0,
-        fail: 0,
-        news: 0,
-        ..habits
-    };
     let clock = NodeClock::new(Arc::new(clock.clone()), skew);
     OwnNode::new(
         clock,

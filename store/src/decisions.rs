@@ -9,7 +9,7 @@ use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Assigned, Brake, Scope};
 use evenkeel_domain::decide::{
-    Act, Decision, LastEnd, NodeFacts, Protocol, Wanted, decide, steady_until,
+    Act, Decision, KnownBad, LastEnd, NodeFacts, Protocol, Wanted, decide, steady_until,
 };
 use evenkeel_domain::eim::{self, Asked, Delivered};
 use evenkeel_domain::host::Host;
@@ -83,6 +83,8 @@ pub struct About<'a> {
     pub protocol: &'a Protocol,
     /// How its last attempt ended.
     pub last_end: Option<&'a LastEnd>,
+    /// The images that failed on it.
+    pub bad_images: &'a [KnownBad],
     /// What was delivered last to one of the ancestor's agents.
     pub delivered: &'a Delivered,
 }
@@ -98,6 +100,7 @@ impl<'a> About<'a> {
             provisioned: node.provisioned,
             protocol: &node.protocol,
             last_end: node.last_end.as_ref(),
+            bad_images: node.bad_images.as_slice(),
             delivered: &node.delivered,
         }
     }
@@ -112,6 +115,7 @@ impl<'a> About<'a> {
             provisioned: node.provisioned,
             protocol: &node.protocol,
             last_end: node.last_end.as_ref(),
+            bad_images: node.bad_images.as_slice(),
             delivered: &node.delivered,
         }
     }
@@ -391,6 +395,7 @@ pub async fn applied(
         provisioned: instance.summary.provisioned,
         protocol: &unheard,
         last_end: None,
+        bad_images: &[],
         delivered: &nothing,
     };
     // Nor have its order and its run.

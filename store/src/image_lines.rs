@@ -1,5 +1,7 @@
 //! Lines of images that changed, and the nodes that are to be told what is newest in theirs.
 
+use std::collections::HashMap;
+
 use evenkeel_domain::eim;
 use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::os::Image;
@@ -67,8 +69,9 @@ pub async fn follow(
     }
     // Read when nobody else is at it: whoever comes later writes what is newer.
     let images = images(tx, line).await?;
-    let newest = Image::newest(&images).cloned();
+    let newest = newest(&images);
     let shown = images.iter().filter_map(|running| {
+        let newest = newest.get(running.architecture.as_str())?;
         let text = eim::available_for(running, newest.as_slice())?;
         Some((running.os.bits().cast_signed(), text))
     });
@@ -132,6 +135,19 @@ async fn is_alone(tx: &Tx, line: &Line) -> Result<bool, StoreError> {
         Some(row) => Ok(row.try_get_by_index(0)?),
         None => Ok(false),
     }
+}
+
+/// The newest image for each architecture that the images of a line are for.
+fn newest(images: &[Image]) -> HashMap<&str, Option<Image>> {
+    let mut newest = HashMap::new();
+    for image in images {
+        let architecture = image.architecture.as_str();
+        newest.entry(architecture).or_insert_with(|| {
+            let fitting = images.iter().filter(|one| one.fits(architecture));
+            Image::newest(fitting).cloned()
+        });
+    }
+    newest
 }
 
 /// The images of a line, by id as decisions have them.

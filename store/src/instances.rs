@@ -6,11 +6,14 @@ use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Limits, Scope};
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{CustomConfigId, HostId, InstanceId, LocalAccountId, OsId, PolicyId};
-use evenkeel_domain::instance::{Instance, InstanceKind, InstanceState, NewInstance, Summary};
+use evenkeel_domain::instance::{
+    FailedImage, ImageSlot, Instance, InstanceKind, InstanceState, NewInstance, Summary,
+};
 use evenkeel_domain::os::SecurityFeature;
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, EntityTrait, FromQueryResult, IdenStatic, QueryResult, Set};
+use serde::de::DeserializeOwned;
 
 use crate::assignments;
 use crate::error::StoreError;
@@ -19,7 +22,7 @@ use crate::keyed::Keyed;
 use crate::nodes::{self, SummaryRow};
 use crate::related::{self, Related, Sought};
 use crate::rows::instance::{ActiveModel, Column, Entity, Model};
-use crate::rows::{host, named};
+use crate::rows::{Kept, host, named};
 use crate::tx::{self, Tx, all, execute, ids_in, joined, one};
 use crate::{ids, keyed};
 
@@ -153,6 +156,10 @@ pub struct WholeInstance {
     /// The open vulnerabilities of the operating system that it runs, as its registry told them last; none if it came
     /// from none or nothing was told.
     pub existing_cves: Option<String>,
+    /// The places for images that its node has; none if it is updated by packages.
+    pub slots: Vec<ImageSlot>,
+    /// The images that failed on it, the last one last.
+    pub failed_images: Vec<FailedImage>,
 }
 
 /// The instance with this id, whole, and what it and its host refer to (see [`related::Wanted`]): one statement.
@@ -169,8 +176,21 @@ pub async fn find_whole(tx: &Tx, id: InstanceId) -> Result<(WholeInstance, Relat
         host: host::Model::from_query_result(&row, "h_")?.try_into()?,
         packages: row.try_get("", "packages")?,
         existing_cves: row.try_get("", "existing_cves")?,
+        slots: of_facts(&row, id, "slots")?,
+        failed_images: of_facts(&row, id, "failed_images")?,
     };
     Ok((whole, related::from_row(&row)?))
+}
+
+/// A list of what the node of an instance said of itself.
+fn of_facts<T: DeserializeOwned>(
+    row: &QueryResult,
+    id: InstanceId,
+    column: &str,
+) -> Result<Vec<T>, StoreError> {
+    let list: Result<Kept<Vec<T>>, _> = row.try_get("", column);
+    let list = named(list.ok(), "node_states", id.bits().cast_signed(), "facts")?;
+    Ok(list.0)
 }
 
 /// What a person may change of an instance. What is not given stays.
@@ -304,7 +324,8 @@ static WHOLE: LazyLock<String> = LazyLock::new(|| {
         "SELECT {}, {}, {}, (SELECT p.body FROM contents p WHERE p.tenant_id = n.tenant_id \
          AND p.digest = n.packages_digest) AS packages, (SELECT c.body FROM os_inside x JOIN contents c \
          ON c.tenant_id = x.tenant_id AND c.digest = x.existing_cves_digest \
-         WHERE x.tenant_id = n.tenant_id AND x.os_id = n.os_id) AS existing_cves \
+         WHERE x.tenant_id = n.tenant_id AND x.os_id = n.os_id) AS existing_cves, \
+         coalesce(n.facts -> 'slots', '[]') AS slots, coalesce(n.facts -> 'badImages', '[]') AS failed_images \
          FROM {} WHERE i.tenant_id = $1 AND i.id = $2",
         columns(),
         tx::columns::<host::Entity>("h"),

@@ -8,7 +8,7 @@ mod summary;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::condition::Condition;
-use evenkeel_domain::decide::{LastEnd, Protocol, Target};
+use evenkeel_domain::decide::{KnownBad, LastEnd, Protocol, Target, TargetKind, Verdict};
 use evenkeel_domain::eim::{Delivered, Seen};
 use evenkeel_domain::id::{InstanceId, OsId};
 use evenkeel_domain::instance::InstanceState;
@@ -64,6 +64,8 @@ pub struct NodeState {
     pub packages_digest: Option<contents::Digest>,
     /// The image that it says it has booted.
     pub booted: Option<BootedImage>,
+    /// The images that failed on it, and since when we know.
+    pub bad_images: Vec<KnownBad>,
     /// What could be updated (see [`evenkeel_domain::instance::Summary::os_update_available`]).
     pub os_update_available: String,
     /// How its last attempt ended.
@@ -107,6 +109,7 @@ pub(crate) async fn create(
         previous_boot_id: String::new(),
         packages_digest: None,
         booted: None,
+        bad_images: Vec::new(),
         os_update_available: String::new(),
         last_end: None,
         waiting: String::new(),
@@ -211,12 +214,28 @@ impl NodeState {
             self.waiting.clear();
         }
         if let Some(at) = run.ended_at() {
+            let target = run.origin.target.as_ref();
+            let verdict = run.state.verdict();
+            if let (Verdict::Bad, Some(target)) = (verdict, target) {
+                self.fails_again(target, at);
+            }
             self.last_end = Some(LastEnd {
                 run: run.id,
-                target: run.origin.target.as_ref().map(Target::digest),
+                target: target.map(Target::digest),
                 at,
-                verdict: run.state.verdict(),
+                verdict,
             });
+        }
+    }
+
+    /// Of an image that failed before it is known anew: an order had its try, whatever is tried after it.
+    fn fails_again(&mut self, target: &Target, at: Time) {
+        let TargetKind::Image(image) = &target.wish else {
+            return;
+        };
+        let mut known = self.bad_images.iter_mut();
+        if let Some(known) = known.find(|known| known.sha256 == image.sha256) {
+            known.since = known.since.max(at);
         }
     }
 }

@@ -38,8 +38,6 @@ pub struct Inside {
     pub artifact: Digest,
     /// What is installed beside it, as JSON; at most [`Inside::MAX_PLATFORM_BUNDLE`] bytes.
     pub platform_bundle: String,
-    /// Statements on the image that nodes check for themselves; at most [`Inside::MAX_IMAGE_SIGNATURES`].
-    pub image_signatures: Vec<String>,
     /// The signature of the artefact with all that is needed to check it, a JSON object; none if there is none.
     pub signature: Option<Value>,
     /// Its files.
@@ -57,9 +55,6 @@ pub struct Inside {
 impl Inside {
     /// The longest platform bundle, in bytes.
     pub const MAX_PLATFORM_BUNDLE: usize = 10_000;
-
-    /// The most statements on an image.
-    pub const MAX_IMAGE_SIGNATURES: usize = 8;
 }
 
 /// An operating system that was made of a profile.
@@ -259,8 +254,8 @@ struct OfferRow {
 }
 
 /// What of `os_inside` is read.
-const COLUMNS: &str = "i.os_id, i.registry, i.repository, i.revision, i.artifact, i.platform_bundle, i.image_signatures, \
-     i.signature, i.files, i.packages_digest, i.existing_cves_digest, i.fixed_cves_digest, i.refreshed_at";
+const COLUMNS: &str = "i.os_id, i.registry, i.repository, i.revision, i.artifact, i.platform_bundle, i.signature, i.files, \
+     i.packages_digest, i.existing_cves_digest, i.fixed_cves_digest, i.refreshed_at";
 
 #[derive(Debug, FromQueryResult)]
 struct Row {
@@ -270,7 +265,6 @@ struct Row {
     revision: String,
     artifact: Vec<u8>,
     platform_bundle: String,
-    image_signatures: Vec<String>,
     signature: Option<Value>,
     files: Json<Vec<File>>,
     packages_digest: Option<Vec<u8>>,
@@ -296,7 +290,6 @@ fn from_row(row: &QueryResult) -> Result<(OsId, Inside), StoreError> {
         repository: row.repository,
         revision: row.revision,
         platform_bundle: row.platform_bundle,
-        image_signatures: row.image_signatures,
         signature: row.signature,
         files: row.files.0,
         refreshed_at: row.refreshed_at,

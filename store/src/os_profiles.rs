@@ -76,6 +76,7 @@ fn description(tx: &Tx, id: OsId, spec: &OsSpec, now: Time) -> ActiveModel {
         installed_packages_url: Set(spec.installed_packages_url.clone()),
         existing_cves_url: Set(spec.existing_cves_url.clone()),
         fixed_cves_url: Set(spec.fixed_cves_url.clone()),
+        image_signatures: Set(spec.image_signatures.clone()),
         updated_at: Set(now),
         ..Default::default()
     }
@@ -159,7 +160,7 @@ pub async fn find_image(
     row.map(OsProfile::try_from).transpose()
 }
 
-/// Makes an entry say something else: only its architecture and its labels can change.
+/// Makes an entry say something else: only its architecture, its labels and who vouches for its image can change.
 ///
 /// # Errors
 /// There is none in the project.
@@ -171,6 +172,7 @@ pub async fn change(tx: &Tx, id: OsId, spec: &OsSpec, now: Time) -> Result<OsPro
         id: Set(id.bits().cast_signed()),
         architecture: Set(spec.architecture.clone()),
         metadata: Set(spec.metadata.clone()),
+        image_signatures: Set(spec.image_signatures.clone()),
         updated_at: Set(now),
         ..Default::default()
     };
@@ -211,11 +213,14 @@ pub(crate) struct ImageRow {
     image_id: String,
     image_url: String,
     sha256: String,
+    architecture: String,
+    image_signatures: Vec<String>,
 }
 
 impl ImageRow {
     /// Its columns.
-    pub(crate) const COLUMNS: &str = "id, name, kind, profile_name, image_id, image_url, sha256";
+    pub(crate) const COLUMNS: &str =
+        "id, name, kind, profile_name, image_id, image_url, sha256, architecture, image_signatures";
 }
 
 /// An operating system as decisions know it: how it is updated, and its image.
@@ -239,6 +244,8 @@ impl TryFrom<ImageRow> for KindOfImage {
                 profile_name: row.profile_name,
                 image_id: row.image_id,
                 url: row.image_url,
+                architecture: row.architecture,
+                signatures: row.image_signatures,
             },
         })
     }
@@ -268,6 +275,7 @@ impl TryFrom<Model> for OsProfile {
             installed_packages_url: row.installed_packages_url,
             existing_cves_url: row.existing_cves_url,
             fixed_cves_url: row.fixed_cves_url,
+            image_signatures: row.image_signatures,
         };
         Ok(Self {
             id: OsId::from_bits(id.cast_unsigned()),

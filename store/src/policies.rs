@@ -4,9 +4,10 @@ use evenkeel_domain::Time;
 use evenkeel_domain::id::{OsId, PolicyId};
 use evenkeel_domain::package::WantedPackage;
 use evenkeel_domain::pause::PauseScope;
-use evenkeel_domain::policy::{PackageRules, PolicySpec, TargetWish, UpdatePolicy, Wish};
+use evenkeel_domain::policy::{PolicySpec, TargetWish, UpdatePolicy, Wish};
 use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, Set};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::error::StoreError;
@@ -27,6 +28,7 @@ pub async fn create(tx: &Tx, spec: &PolicySpec, now: Time) -> Result<UpdatePolic
         Wish::Latest => ("latest", TargetWish::default()),
         Wish::Target(target) => ("target", target.clone()),
     };
+    let (rules, images) = (&spec.rules, &spec.image_rules);
     let row = ActiveModel {
         tenant_id: Set(tx.tenant().uuid()),
         id: Set(id.bits().cast_signed()),
@@ -40,18 +42,23 @@ pub async fn create(tx: &Tx, spec: &PolicySpec, now: Time) -> Result<UpdatePolic
         created_at: Set(now),
         allow_downgrade: Set(spec.allow_downgrade),
         offline_days: Set(spec.offline_days.cast_signed()),
-        rules: Set(rules(&spec.rules, id)?),
+        rules: Set(kept(rules, rules.is_usual(), (id, "rules"))?),
+        image_rules: Set(kept(images, images.is_usual(), (id, "image_rules"))?),
     };
     row.insert(tx.conn()).await?.try_into()
 }
 
 /// Rules as a row has them: the usual ones are an empty object, also those of a policy that an older release made.
-fn rules(rules: &PackageRules, id: PolicyId) -> Result<Value, StoreError> {
-    if rules.is_usual() {
+fn kept(
+    rules: &impl Serialize,
+    are_usual: bool,
+    (id, column): (PolicyId, &'static str),
+) -> Result<Value, StoreError> {
+    if are_usual {
         return Ok(json!({}));
     }
     let row = id.bits().cast_signed();
-    named(serde_json::to_value(rules).ok(), TABLE, row, "rules")
+    named(serde_json::to_value(rules).ok(), TABLE, row, column)
 }
 
 /// The policy with this id.
@@ -100,6 +107,7 @@ impl TryFrom<Model> for UpdatePolicy {
         };
         let name = Name::parse("name", &row.name).ok();
         let rules = serde_json::from_value(row.rules).ok();
+        let image_rules = serde_json::from_value(row.image_rules).ok();
         Ok(Self {
             id: PolicyId::from_bits(id.cast_unsigned()),
             spec: PolicySpec {
@@ -109,6 +117,7 @@ impl TryFrom<Model> for UpdatePolicy {
                 allow_downgrade: row.allow_downgrade,
                 offline_days: row.offline_days.cast_unsigned(),
                 rules: named(rules, TABLE, id, "rules")?,
+                image_rules: named(image_rules, TABLE, id, "image_rules")?,
             },
             created_at: row.created_at,
         })

@@ -180,6 +180,7 @@ async fn open(
         packages: Vec::new(),
         log: String::new(),
         account: Account::default(),
+        image: None,
         sequence: first.sequence.unwrap_or(0),
         generation: 1,
         granted_at: None,
@@ -300,6 +301,15 @@ fn take_evidence(run: &mut UpdateRun, happening: &Happening) {
     }
     if let Some(account) = &evidence.account {
         run.account.clone_from(account);
+    }
+    if evidence.image.is_some() {
+        run.image.clone_from(&evidence.image);
+    }
+    // What was booted is told with the end; what it was to be, with the plan.
+    if let Some(image) = &mut run.image
+        && evidence.booted.is_some()
+    {
+        image.booted.clone_from(&evidence.booted);
     }
 }
 

@@ -194,6 +194,8 @@ struct Seen {
     updates: BTreeMap<String, usize>,
     /// Attempts of nodes that are updated by images which booted another one, and such updates of the ancestor's agents.
     booted: (usize, usize),
+    /// Attempts that began at images which had failed there.
+    ordered: usize,
     /// Updates of the ancestor's agents in windows that they repeat themselves.
     again: usize,
 }
@@ -211,6 +213,8 @@ impl Seen {
                         let last = attempt.events.last().map(|told| told.news);
                         let is_booted = attempt.image.is_some() && last == Some("finished");
                         seen.booted.0 += usize::from(is_booted);
+                        let is_ordered = attempt.again && attempt.began().is_some();
+                        seen.ordered += usize::from(is_ordered);
                         match attempt.leave {
                             Some(Leave::Asked { .. }) => seen.asked += 1,
                             Some(Leave::Ahead { .. }) => seen.ahead += 1,
@@ -252,6 +256,13 @@ impl Seen {
             assert!(
                 self.booted.0 > 0 && self.booted.1 > 0 && self.again > 0,
                 "no image was booted, or no window repeated itself: {self:?}"
+            );
+        }
+        // It takes a failure first, and an order that reaches the node: some eight times in so many polls.
+        if polls >= 100_000 {
+            assert!(
+                self.ordered > 0,
+                "no image that had failed was ordered again: {self:?}"
             );
         }
     }

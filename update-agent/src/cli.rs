@@ -95,6 +95,10 @@ pub struct Run {
     #[cfg(feature = "halt-points")]
     #[arg(long, value_name = "POINT", hide = true)]
     pub halt_after: Option<String>,
+    /// Arm a slot before its kernel is there: a wrong order of writes, which replays of power cuts must find.
+    #[cfg(feature = "halt-points")]
+    #[arg(long, hide = true)]
+    pub early_entry: bool,
 }
 
 /// Arguments of `status`.

@@ -1,8 +1,23 @@
-//! For tests of kills: stops the agent for ever right after a certain write of the journal.
+//! For tests of kills and power cuts: stops the agent for ever right after a certain write of the journal, or lets it
+//! write in a wrong order.
 
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::journal::{Entry, Journal, JournalError, Point};
+
+/// Whether slots are armed in the wrong order.
+static ARMS_EARLY: AtomicBool = AtomicBool::new(false);
+
+/// From now on a slot is armed before its kernel is there: a replay of power cuts that does not see this sees nothing.
+pub fn arm_early() {
+    ARMS_EARLY.store(true, Ordering::SeqCst);
+}
+
+/// Whether [`arm_early`] was called.
+pub fn arms_early() -> bool {
+    ARMS_EARLY.load(Ordering::SeqCst)
+}
 
 /// A journal that says the name of a point and stops there.
 pub struct HaltingJournal {

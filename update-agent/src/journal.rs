@@ -18,6 +18,11 @@ use crate::model::{Account, Event, PhaseSpan, Plan, Target};
 use crate::modules::AnyStep;
 
 /// The form of the file. A file of another form is not read.
+///
+/// The journal may be read by an older agent than the one that wrote it, as that of an image which was left. What only
+/// tells, an event with its plan and its account, may be given another field in this form, one that may be left out: an
+/// older agent reads past it, and does not tell it. What says what is to be done, the wish, the steps and the entry
+/// itself, is read as a whole or not at all: half of it means something else.
 const FORMAT: u32 = 1;
 
 /// An account has no list longer than this.

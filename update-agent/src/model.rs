@@ -176,7 +176,6 @@ pub enum Act {
 
 /// The whole change, known before anything changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Plan {
     /// By name, then architecture.
     pub changes: Vec<Change>,
@@ -198,7 +197,6 @@ pub struct Plan {
 
 /// One package before and after.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Change {
     /// Debian's name.
     pub name: String,
@@ -218,7 +216,6 @@ pub struct Change {
 
 /// A package that has a newer version and does not get it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Withheld {
     /// Debian's name.
     pub name: String,
@@ -252,7 +249,6 @@ pub enum WithheldCause {
 
 /// A package as it was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct PackageResult {
     /// Debian's name.
     pub name: String,
@@ -266,7 +262,6 @@ pub struct PackageResult {
 
 /// Something that happened in an attempt. Numbered once, when it is written down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Event {
     /// 1 for the first.
     pub sequence: u32,
@@ -283,7 +278,7 @@ pub struct Event {
 
 /// How an attempt went, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct Account {
     /// In the order in which they were passed.
     pub phases: Vec<PhaseSpan>,
@@ -299,7 +294,6 @@ pub struct Account {
 
 /// How long a phase took, and what it fetched.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct PhaseSpan {
     /// `plan`, `download`, `apply`, `reboot` or `verify`.
     pub phase: String,

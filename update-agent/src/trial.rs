@@ -12,6 +12,7 @@
 //! | what fails | answer |
 //! | --- | --- |
 //! | the server alone, however well the rest | U1 says undecided; the old image finds that, and takes it for written |
+//! | the agent's way to the server cannot be used at all | not kept; as an unhealthy image, whoever demands the server |
 //! | W8, W9: the record | not kept; as an unhealthy image |
 //! | U1: the record, after W8 | U2 and U3 without it: the old image finds Trial without an entry, and concludes |
 //! | U1: the record, without W8 | U3 alone: the loader's counter is all that says that it was tried, so it stays |
@@ -92,8 +93,9 @@ pub struct TrialParts {
     pub boot: Arc<dyn BootControl>,
     /// What is known of the slots.
     pub slots: Arc<SlotFile>,
-    /// The way to the server.
-    pub link: Arc<dyn Link>,
+    /// The way to the server; or why this agent has none. The image that armed this one had one: that is a fault of the
+    /// image itself, whoever demands the server.
+    pub link: Result<Arc<dyn Link>, String>,
     /// Starts programs of the image.
     pub runner: Arc<dyn Runner>,
     /// Where things are.
@@ -339,7 +341,12 @@ impl Trial<'_> {
                     return Err(fault);
                 }
                 own.get_or_insert_with(Instant::now);
-                health.of_server().await
+                health.of_server().await.map_err(|missing| {
+                    if missing.is_own_fault {
+                        own = None;
+                    }
+                    missing.why
+                })
             };
             // The first round is never cut off: who comes late would judge an image of which nothing is known. What it
             // asks has deadlines of its own.

@@ -259,13 +259,16 @@ fn request(number: u32, wrong_clock: bool, target: String) -> ReportRequest {
         download_bytes: 4_096,
         ..Plan::default()
     };
-    let results = packages.map(result).into();
+    let finished = Finished {
+        results: packages.map(result).into(),
+        ..Finished::default()
+    };
     let all = [
         News::Downloading(Downloading { plan: Some(plan) }),
         News::Downloaded(Downloaded {}),
         News::Began(Began {}),
         News::VerifyBegun(VerifyBegun {}),
-        News::Finished(Finished { results }),
+        News::Finished(finished),
     ];
     let wrong_by = if wrong_clock {
         wrong_by(number)

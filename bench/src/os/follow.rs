@@ -92,6 +92,7 @@ async fn image(store: &Store, tenant: TenantId, version: &str) -> anyhow::Result
         installed_packages_url: String::new(),
         existing_cves_url: String::new(),
         fixed_cves_url: String::new(),
+        image_signatures: Vec::new(),
     };
     let tx = store.tenant(tenant).await?;
     let made = os_profiles::create(&tx, &spec, SystemClock.now()).await?;

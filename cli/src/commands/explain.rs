@@ -87,8 +87,7 @@ fn policy(page: &mut Page, decision: &Decision) {
     page.field("policy", format!("{name}, assigned to the {target}"));
     if let Some(wish) = wished(decision) {
         page.field("wish", words_of_wish(wish));
-        let rules = wish.package_rules.as_ref().map(policy::rules::words);
-        page.field_if("rules", &rules.unwrap_or_default().join("; "));
+        page.field_if("rules", &rules(wish).join("; "));
     }
     if let Some(slots) = &decision.slots {
         let used = assignment::used(slots.held + u32::from(slots.mine), slots.max_concurrent);
@@ -100,10 +99,19 @@ fn policy(page: &mut Page, decision: &Decision) {
     }
 }
 
+/// How it may be done, if it is not as usual.
+fn rules(wish: &RunTarget) -> Vec<String> {
+    let packages = wish.package_rules.as_ref().map(policy::rules::words);
+    let images = wish.image_rules.as_ref();
+    let images = images.map(policy::rules::words_of_images);
+    packages.into_iter().chain(images).flatten().collect()
+}
+
 fn tables(page: &mut Page, instance: &InstanceResource, decision: &Decision) {
     let conditions = instance.conditions.iter();
     let conditions = conditions.map(instance::row_of_condition).collect();
     page.table("Conditions:", instance::CONDITIONS, conditions);
+    instance::show_images(page, instance);
     let pauses = decision
         .pauses
         .iter()

@@ -4,7 +4,7 @@ mod write;
 
 use clap::Subcommand;
 use evenkeel_api::host::HostResource;
-use evenkeel_api::instance::{InstanceCondition, InstanceResource};
+use evenkeel_api::instance::{InstanceBadImage, InstanceCondition, InstanceResource, InstanceSlot};
 
 use self::write::{CreateInstance, SetInstance};
 use super::host::available;
@@ -206,8 +206,47 @@ impl Resource for InstanceResource {
                 CONDITIONS,
                 self.conditions.iter().map(row_of_condition).collect(),
             );
+        show_images(&mut page, self);
         page
     }
+}
+
+/// Adds what its node told of its slots for images, and of those that failed.
+pub fn show_images(page: &mut Page, instance: &InstanceResource) {
+    page.table(
+        "Slots:",
+        &["SLOT", "STATE", "IMAGE VERSION"],
+        instance.slots.iter().map(row_of_slot).collect(),
+    )
+    .table(
+        "Images that failed here:",
+        &["IMAGE VERSION", "SHA256", "BECAUSE"],
+        instance.bad_images.iter().map(row_of_bad_image).collect(),
+    );
+}
+
+fn row_of_slot(slot: &InstanceSlot) -> Vec<Cell> {
+    let tone = match slot.state.as_str() {
+        "good" => Tone::Good,
+        "bad" => Tone::Bad,
+        "writing" | "armed" | "trial" => Tone::Busy,
+        _ => Tone::Plain,
+    };
+    vec![
+        slot.name.clone().into(),
+        Cell::toned(slot.state.clone(), tone),
+        slot.image_id.clone().into(),
+    ]
+}
+
+fn row_of_bad_image(image: &InstanceBadImage) -> Vec<Cell> {
+    // So much tells one file from another.
+    let digest = image.sha256.get(..12).unwrap_or(&image.sha256);
+    vec![
+        image.image_id.clone().into(),
+        digest.into(),
+        image.why.clone().into(),
+    ]
 }
 
 /// The titles of [`row_of_condition`].

@@ -79,7 +79,7 @@ pub enum MovingCommand {
 #[derive(Debug, Args)]
 pub struct CreateOs {
     /// A profile as YAML, as the ancestor's command line takes it.
-    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "os_type", "architecture", "profile", "image_version", "image_url", "sha256", "description"])]
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "os_type", "architecture", "profile", "image_version", "image_url", "sha256", "image_signatures", "description"])]
     file: Option<PathBuf>,
     /// What to call it.
     #[arg(required_unless_present = "file")]
@@ -102,6 +102,9 @@ pub struct CreateOs {
     /// The SHA-256 digest of the image; needed for an immutable one.
     #[arg(long, required_if_eq("os_type", "immutable"))]
     sha256: Option<String>,
+    /// A signature of the image, the SHA-256 of the public key, a colon, and the signature in base64. May be given again.
+    #[arg(long = "image-signature", value_name = "KEY:SIGNATURE")]
+    image_signatures: Vec<String>,
     /// For people.
     #[arg(long, default_value = "", hide_default_value = true)]
     description: String,
@@ -109,7 +112,7 @@ pub struct CreateOs {
 
 /// What changes about an operating system.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["architecture", "metadata"]))]
+#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["architecture", "metadata", "image_signatures", "no_image_signatures"]))]
 pub struct SetOs {
     /// Its id or name.
     os: String,
@@ -119,6 +122,12 @@ pub struct SetOs {
     /// What else should be known of it, a JSON object.
     #[arg(long, value_name = "JSON")]
     metadata: Option<String>,
+    /// A signature of the image, in place of those that it has. May be given again. They are of the architecture too.
+    #[arg(long = "image-signature", value_name = "KEY:SIGNATURE")]
+    image_signatures: Vec<String>,
+    /// Take the signatures of the image away.
+    #[arg(long, conflicts_with = "image_signatures")]
+    no_image_signatures: bool,
 }
 
 /// How an operating system is updated.
@@ -178,6 +187,10 @@ impl SetOs {
         ] {
             body.extend(value.map(|value| (name.to_owned(), Value::from(value))));
         }
+        if self.no_image_signatures || !self.image_signatures.is_empty() {
+            let signatures = Value::from(self.image_signatures);
+            body.insert("imageSignatures".to_owned(), signatures);
+        }
         resource::change(client, &id, &self.os, &body).await
     }
 }
@@ -193,6 +206,7 @@ impl CreateOs {
             image_id: self.image_version,
             image_url: self.image_url,
             sha256: self.sha256.unwrap_or_else(|| NO_IMAGE.to_owned()),
+            image_signatures: self.image_signatures,
             profile_name: self.profile.unwrap_or_else(|| name.clone()),
             description: self.description,
             os_type: match self.os_type {
@@ -223,6 +237,7 @@ struct ProfileSpec {
     os_image_url: String,
     os_image_version: String,
     os_image_sha256: String,
+    os_image_signatures: Vec<String>,
     security_feature: SecurityFeature,
     description: String,
     metadata: BTreeMap<String, serde_json::Value>,
@@ -251,6 +266,7 @@ impl From<ProfileSpec> for OperatingSystemInput {
             image_url: spec.os_image_url.clone(),
             image_id: spec.os_image_version,
             sha256,
+            image_signatures: spec.os_image_signatures,
             profile_name: spec.profile_name,
             description: spec.description,
             installed_packages_url: String::new(),
@@ -321,9 +337,20 @@ impl Resource for OperatingSystemResource {
             )
             .field_if("description", &self.description)
             .field_if("metadata", &self.metadata)
-            .created(self.timestamps.as_ref());
+            .created(self.timestamps.as_ref())
+            .table(
+                "The image is signed by:",
+                &["KEY"],
+                self.image_signatures.iter().map(|one| key_of(one)).collect(),
+            );
         page
     }
+}
+
+/// The key of a signature; the signature itself tells nobody anything.
+fn key_of(signature: &str) -> Vec<Cell> {
+    let (key, _) = signature.split_once(':').unwrap_or((signature, ""));
+    vec![key.into()]
 }
 
 fn kind(os: &OperatingSystemResource) -> &'static str {

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use clap::{ArgGroup, Args, Subcommand};
 use evenkeel_api::os::OperatingSystemResource;
 use evenkeel_api::policy::{
-    OsUpdatePolicy, OsUpdatePolicyInput, PackageRulesInput, UpdatePolicyKind,
+    ImageRulesInput, OsUpdatePolicy, OsUpdatePolicyInput, PackageRulesInput, UpdatePolicyKind,
 };
 use serde::Deserialize;
 
-use self::rules::RuleOptions;
+use self::rules::{ImageRuleOptions, RuleOptions};
 use super::read_yaml;
 use crate::Failure;
 use crate::client::Client;
@@ -48,7 +48,8 @@ pub struct CreatePolicy {
     name: Option<String>,
     /// A policy as YAML, as the ancestor's command line takes it.
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "latest", "packages", "sources", "kernel_command", "target_os", "description", "allow_downgrade", "offline_days",
-        "suites", "exclude", "min_age_days", "allow_removals", "reboot", "restart_services", "download_rate"])]
+        "suites", "exclude", "min_age_days", "allow_removals", "reboot", "restart_services", "download_rate",
+        "image_download_rate", "image_max_size", "image_attempts"])]
     file: Option<PathBuf>,
     /// Whatever is newest: every package, or the newest image.
     #[arg(long, conflicts_with_all = ["packages", "sources", "kernel_command", "target_os"])]
@@ -81,6 +82,8 @@ pub struct CreatePolicy {
     offline_days: Option<u32>,
     #[command(flatten)]
     rules: RuleOptions,
+    #[command(flatten)]
+    image_rules: ImageRuleOptions,
 }
 
 impl PolicyCommand {
@@ -123,6 +126,7 @@ impl CreatePolicy {
             allow_downgrade: spec.allow_downgrade,
             offline_days: spec.offline_days,
             package_rules: spec.package_rules,
+            image_rules: spec.image_rules,
         })
     }
 
@@ -143,6 +147,7 @@ impl CreatePolicy {
             allow_downgrade: self.allow_downgrade,
             offline_days: self.offline_days,
             package_rules: self.rules.input(),
+            image_rules: self.image_rules.input(),
         })
     }
 }
@@ -181,6 +186,8 @@ struct PolicySpec {
     offline_days: Option<u32>,
     #[serde(default)]
     package_rules: Option<PackageRulesInput>,
+    #[serde(default)]
+    image_rules: Option<ImageRulesInput>,
 }
 
 impl Resource for OsUpdatePolicy {
@@ -230,7 +237,8 @@ impl Resource for OsUpdatePolicy {
             .field("offline", offline(self.offline_days))
             .created(self.timestamps.as_ref());
         let one = |text: &str| vec![Cell::from(text)];
-        let rules = rules::words(&self.package_rules);
+        let mut rules = rules::words(&self.package_rules);
+        rules.extend(rules::words_of_images(&self.image_rules));
         page.table(
             "Rules:",
             &["RULE"],

@@ -4,7 +4,7 @@ mod account;
 mod watch;
 
 use clap::Subcommand;
-use evenkeel_api::update_run::{OsUpdateRun, RunEvent, RunPackage};
+use evenkeel_api::update_run::{OsUpdateRun, RunEvent, RunImage, RunPackage};
 
 use self::watch::Watch;
 use crate::client::Client;
@@ -123,6 +123,7 @@ impl Resource for OsUpdateRun {
                 Cell::toned(self.status.clone(), self.status_indicator.into()),
             )
             .field_if("reason", &self.reason)
+            .field_if("image", &self.image.as_ref().map(image).unwrap_or_default())
             .field("start", show_seconds(self.start_time))
             .field("end", show_seconds(self.end_time))
             .table(
@@ -146,6 +147,19 @@ impl Resource for OsUpdateRun {
         );
         account::show_log(&mut page, self);
         page
+    }
+}
+
+/// Which image was to be replaced by which, and which one runs.
+fn image(image: &RunImage) -> String {
+    let (line, wanted) = (&image.profile_name, &image.wanted);
+    let change = match image.before.as_str() {
+        "" => format!("{line} {wanted}"),
+        before => format!("{line} {before} to {wanted}"),
+    };
+    match image.booted.as_str() {
+        "" => change,
+        booted => format!("{change}, runs {booted}"),
     }
 }
 

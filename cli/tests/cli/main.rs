@@ -5,6 +5,7 @@ mod double;
 mod errors;
 mod fleet;
 mod hosts;
+mod images;
 mod lists;
 mod logins;
 mod orders;

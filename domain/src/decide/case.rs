@@ -2,6 +2,7 @@
 
 use chrono::TimeDelta;
 
+use super::quarantine::{Trial, trial};
 use super::steady::full_hour;
 use super::{
     Act, Decision, Grant, NodeFacts, Protocol, Reason, Target, TargetKind, Verdict, Wanted, target,
@@ -49,11 +50,9 @@ impl<'a> Case<'a> {
 
     /// An attempt is open and has changed nothing yet.
     fn untouched(&self, run: &OpenRun) -> Decision {
-        let cancel = |cause, because| Decision {
-            act: Act::Cancel { run: run.id, cause },
-            because,
-            next: None,
-            grant: None,
+        let cancel = |cause, because| {
+            let act = Act::Cancel { run: run.id, cause };
+            Decision::of(act, because, None)
         };
         if matches!(self.known.speaks, Protocol::Own { .. }) && run.attempt.is_none() {
             // It is none of ours to go on with: ours waits as long as the agent that it has replaced may begin it.
@@ -72,32 +71,29 @@ impl<'a> Case<'a> {
         let Some(target) = self.kept(run) else {
             return cancel(CancelCause::Withdrawn, Reason::Withdrawn { run: run.id });
         };
-        let wait = |because, next| Decision {
-            act: Act::Continue(run.id),
-            because,
-            next,
-            grant: None,
-        };
+        let trial = self.trial(&target);
+        if let Trial::Held(reason) = trial {
+            // The order was over before it began. The node refuses by itself what is not ordered any more.
+            return cancel(CancelCause::Withdrawn, reason);
+        }
+        let wait = |because, next| Decision::of(Act::Continue(run.id), because, next);
         let open = self.windows.open(self.now);
         let coming = self.windows.next(self.now);
         if open.is_none() && coming.is_none() {
             return cancel(CancelCause::WindowMissed, Reason::NoWindow);
         }
-        let next = self.windows.next_change(self.now);
+        let ordered = self.ordered_now().filter(|_| trial == Trial::Again);
+        let next = self.change().into_iter().chain(ordered.map(|o| o.until));
         if let Some(held) = self.held() {
-            let next = next.into_iter().chain(held.over_at()).min();
+            let next = next.chain(held.over_at()).min();
             return wait(held, next);
         }
         match (open, coming) {
-            (Some(window), _) => Decision {
-                act: Act::Apply {
-                    target,
-                    before: window.end,
-                },
-                because: Reason::WindowOpen { until: window.end },
-                next,
-                grant: None,
-            },
+            (Some(window), _) => {
+                let before = window.end;
+                let because = Reason::WindowOpen { until: before };
+                Decision::of(Act::Apply { target, before }, because, next.min())
+            }
             (None, opens) => {
                 let opens = opens.map_or(self.now, |window| window.start);
                 wait(Reason::WindowClosed { opens }, Some(opens))
@@ -120,6 +116,11 @@ impl<'a> Case<'a> {
         }
     }
 
+    /// When a window opens or closes next.
+    fn change(&self) -> Option<Time> {
+        self.windows.next_change(self.now)
+    }
+
     /// The order to update now, while it holds.
     fn ordered_now(&self) -> Option<&Order> {
         let order = self.wanted.order.as_ref();
@@ -131,46 +132,27 @@ impl<'a> Case<'a> {
         self.wanted.held(assigned)
     }
 
+    /// Whether a wish may be tried.
+    fn trial(&self, target: &Target) -> Trial {
+        trial(self.known, self.wanted.order.as_ref(), target, self.now)
+    }
+
+    /// Whether what to do failed on this node before, and was ordered since.
+    pub(super) fn again(&self, decision: &Decision) -> bool {
+        match &decision.act {
+            Act::Fetch(target) | Act::Apply { target, .. } => self.trial(target) == Trial::Again,
+            Act::Idle | Act::Continue(_) | Act::Cancel { .. } => false,
+        }
+    }
+
     /// No attempt is open.
     fn fresh(&self, target: Target) -> Decision {
+        if let Trial::Held(reason) = self.trial(&target) {
+            return Decision::idle(reason, None);
+        }
         let next = self.windows.next(self.now);
         if let Some(window) = self.windows.open(self.now) {
-            let ordered = self.ordered_now();
-            let change = self.windows.next_change(self.now);
-            let change = change
-                .into_iter()
-                .chain(ordered.map(|order| order.until))
-                .min();
-            // What was tried before it was ordered says nothing about the order.
-            let since = ordered.map_or(window.start, |order| window.start.max(order.at));
-            if let Some(reason) = self.settled(&target, since) {
-                return Decision::idle(reason, change);
-            }
-            let act = match self.held() {
-                None => Act::Apply {
-                    target,
-                    before: window.end,
-                },
-                // What waits for others may get ready meanwhile.
-                Some(held @ Reason::NoFreeSlot { .. }) => {
-                    return Decision {
-                        act: Act::Fetch(target),
-                        because: held,
-                        next: change,
-                        grant: None,
-                    };
-                }
-                Some(held) => {
-                    let next = change.into_iter().chain(held.over_at()).min();
-                    return Decision::idle(held, next);
-                }
-            };
-            return Decision {
-                act,
-                because: Reason::WindowOpen { until: window.end },
-                next: change,
-                grant: None,
-            };
+            return self.inside(target, window);
         }
         let Some(next) = next else {
             return Decision::idle(Reason::NoWindow, None);
@@ -180,6 +162,36 @@ impl<'a> Case<'a> {
             Some(held) => {
                 let over = held.over_at().unwrap_or(next.start);
                 Decision::idle(held, Some(over))
+            }
+        }
+    }
+
+    /// A window is open.
+    fn inside(&self, target: Target, window: Window) -> Decision {
+        let ordered = self.ordered_now();
+        let change = self.change();
+        let change = change
+            .into_iter()
+            .chain(ordered.map(|order| order.until))
+            .min();
+        // What was tried before it was ordered says nothing about the order.
+        let since = ordered.map_or(window.start, |order| window.start.max(order.at));
+        if let Some(reason) = self.settled(&target, since) {
+            return Decision::idle(reason, change);
+        }
+        match self.held() {
+            None => {
+                let before = window.end;
+                let because = Reason::WindowOpen { until: before };
+                Decision::of(Act::Apply { target, before }, because, change)
+            }
+            // What waits for others may get ready meanwhile.
+            Some(held @ Reason::NoFreeSlot { .. }) => {
+                Decision::of(Act::Fetch(target), held, change)
+            }
+            Some(held) => {
+                let next = change.into_iter().chain(held.over_at()).min();
+                Decision::idle(held, next)
             }
         }
     }
@@ -195,12 +207,7 @@ impl<'a> Case<'a> {
         if let Some(reason) = self.settled(&target, fetch_from) {
             return Decision::idle(reason, Some(next.start));
         }
-        Decision {
-            act: Act::Fetch(target),
-            because,
-            next: Some(next.start),
-            grant: None,
-        }
+        Decision::of(Act::Fetch(target), because, Some(next.start))
     }
 
     /// Whether this wish was seen through already since an instant. The command line of a kernel is set once for good:
@@ -249,13 +256,13 @@ impl<'a> Case<'a> {
 
     /// What leave is given ahead for, and for how long: what waits for a window or may begin in one, on nodes that ask
     /// before they begin. Whatever is counted or held is never granted ahead, and what a person orders is for a node that
-    /// can be reached.
+    /// can be reached. What failed before is not either: leave ahead does not say that it was ordered.
     pub(super) fn leave_ahead(
         &self,
         decision: &Decision,
         open: Option<&OpenRun>,
     ) -> Option<(Target, TimeDelta)> {
-        if !matches!(self.known.speaks, Protocol::Own { .. }) {
+        if !matches!(self.known.speaks, Protocol::Own { .. }) || self.again(decision) {
             return None;
         }
         let target = match (&decision.act, &decision.because) {

@@ -48,6 +48,11 @@ pub enum Reason {
         /// The version that runs.
         running: String,
     },
+    /// The image that is wished for failed on this node before. What was wrong with it is told by its run.
+    Quarantined {
+        /// Its version.
+        image_id: String,
+    },
     /// Nothing new is started for now.
     Paused {
         /// Where.
@@ -140,6 +145,7 @@ impl Reason {
             Self::AgentLacks { .. } => ConditionKind::AgentLacks,
             Self::NoImage { .. } => ConditionKind::NoImage,
             Self::NotNewer { .. } => ConditionKind::NotNewer,
+            Self::Quarantined { .. } => ConditionKind::Quarantined,
             _ => return None,
         };
         Some((kind, self.to_string()))
@@ -157,6 +163,7 @@ impl Reason {
             Self::NoImage { .. } => "no_image",
             Self::RunsAlready { .. } => "runs_already",
             Self::NotNewer { .. } => "not_newer",
+            Self::Quarantined { .. } => "quarantined",
             Self::Paused { .. } => "paused",
             Self::NoFreeSlot { .. } => "no_free_slot",
             Self::GivesWay { .. } => "gives_way",
@@ -195,12 +202,14 @@ impl fmt::Display for Reason {
                     "the wanted image {image_id} is not newer than {running}, which runs"
                 )
             }
-            Self::Paused { scope, by, reason } if reason.is_empty() => {
-                write!(f, "{by} paused updates of {scope}")
+            Self::Quarantined { image_id } => {
+                write!(
+                    f,
+                    "the image {image_id} failed on this node before and is not tried again by itself; \
+                     `evenkeel update now` orders it"
+                )
             }
-            Self::Paused { scope, by, reason } => {
-                write!(f, "{by} paused updates of {scope}: {reason}")
-            }
+            Self::Paused { scope, by, reason } => paused(f, *scope, by, reason),
             Self::NoFreeSlot { scope, limit } => {
                 write!(
                     f,
@@ -243,6 +252,15 @@ impl fmt::Display for Reason {
                 instant(*at)
             ),
         }
+    }
+}
+
+fn paused(f: &mut fmt::Formatter<'_>, scope: PauseScope, by: &str, reason: &str) -> fmt::Result {
+    write!(f, "{by} paused updates of {scope}")?;
+    if reason.is_empty() {
+        Ok(())
+    } else {
+        write!(f, ": {reason}")
     }
 }
 

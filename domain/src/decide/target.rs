@@ -9,7 +9,7 @@ use crate::assignment::Assigned;
 use crate::id::{OsId, PolicyId};
 use crate::os::{Image, OsKind, compare_versions};
 use crate::package::WantedPackage;
-use crate::policy::{PackageRules, UpdatePolicy, Wish};
+use crate::policy::{ImageRules, PackageRules, UpdatePolicy, Wish};
 
 /// A wish as a node can obey it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +18,9 @@ pub struct Target {
     pub policy: PolicyId,
     /// What to bring to which state.
     pub wish: TargetKind,
+    /// How an image may be fetched; the usual way for all that is no image.
+    #[serde(default, skip_serializing_if = "ImageRules::is_usual")]
+    pub image_rules: ImageRules,
 }
 
 /// What to bring to which state.
@@ -69,14 +72,19 @@ impl Target {
     }
 
     /// Whether it is the same wish. Policies never change, so for packages and command lines the policy says so: an older
-    /// release wrote down less of them. What stands behind the id of an image may change.
+    /// release wrote down less of them. What stands behind the id of an image may change: it is another wish if the file is
+    /// another one or lies elsewhere. Who vouches for it, what it is called and what it is made for are no part of that.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        match (&self.wish, &other.wish) {
+        let is_same_wish = match (&self.wish, &other.wish) {
             (TargetKind::Packages { .. }, TargetKind::Packages { .. })
-            | (TargetKind::Kernel { .. }, TargetKind::Kernel { .. }) => self.policy == other.policy,
-            _ => self == other,
-        }
+            | (TargetKind::Kernel { .. }, TargetKind::Kernel { .. }) => true,
+            (TargetKind::Image(mine), TargetKind::Image(its)) => {
+                (mine.os, &mine.sha256, &mine.url) == (its.os, &its.sha256, &its.url)
+            }
+            _ => false,
+        };
+        is_same_wish && self.policy == other.policy
     }
 
     /// How many days ago a version must have been seen first to be installed; 0 if its age does not matter.
@@ -107,8 +115,19 @@ impl Target {
                 wish: TargetKind::Kernel {
                     command: target.kernel_command.clone(),
                 },
+                image_rules: ImageRules::default(),
             }),
             _ => None,
+        }
+    }
+
+    /// An image that a policy means for an instance that is updated by images.
+    #[must_use]
+    pub fn of_image(policy: &UpdatePolicy, image: Image) -> Self {
+        Self {
+            policy: policy.id,
+            wish: TargetKind::Image(image),
+            image_rules: policy.spec.image_rules,
         }
     }
 
@@ -132,6 +151,7 @@ impl Target {
                 rules: policy.spec.rules.clone(),
                 allow_downgrades: policy.spec.allow_downgrade,
             },
+            image_rules: ImageRules::default(),
         }
     }
 }
@@ -169,15 +189,17 @@ pub fn target(known: &NodeFacts, wanted: &Wanted) -> Result<Target, Reason> {
     }
 }
 
-/// The image that a policy means for a node: the one that it names, or the newest of the profile. Never an older one
-/// than runs, unless the policy says so (M9, M24).
+/// The image that a policy means for a node: the one that it names, or the newest of the profile for its architecture.
+/// Never an older one than runs, unless the policy says so (M9, M24). The newest is meant also where it failed before: an
+/// older one instead would be a wish of nobody's.
 fn image_target(known: &NodeFacts, wanted: &Wanted, assigned: &Assigned) -> Result<Target, Reason> {
     let running = &known.running;
     let named = matches!(assigned.policy.spec.wish, Wish::Target(_));
     let image = if named {
         assigned.image.as_ref()
     } else {
-        Image::newest(&wanted.images)
+        let fits = |image: &&Image| image.fits(&running.architecture);
+        Image::newest(wanted.images.iter().filter(fits))
     };
     let image = image.ok_or_else(|| Reason::NoImage {
         profile: running.profile_name.clone(),
@@ -195,8 +217,5 @@ fn image_target(known: &NodeFacts, wanted: &Wanted, assigned: &Assigned) -> Resu
             running: running.image_id.clone(),
         });
     }
-    Ok(Target {
-        policy: assigned.policy.id,
-        wish: TargetKind::Image(image.clone()),
-    })
+    Ok(Target::of_image(&assigned.policy, image.clone()))
 }

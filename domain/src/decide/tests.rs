@@ -7,8 +7,10 @@ use uuid::Uuid;
 
 mod images;
 mod properties;
+mod quarantine;
 mod rules;
 mod steady;
+mod targets;
 
 use super::*;
 use crate::assignment::{Brake, Limits, Scope};
@@ -56,6 +58,7 @@ fn node() -> NodeFacts {
             modules: vec!["packages".to_owned()],
         },
         last_end: None,
+        bad_images: Vec::new(),
     }
 }
 
@@ -66,8 +69,15 @@ fn image(n: u32, image_id: &str) -> Image {
         profile_name: "edge".to_owned(),
         image_id: image_id.to_owned(),
         url: format!("edge/{image_id}.raw.gz"),
-        sha256: Sha256::NONE,
+        sha256: digest(n),
+        architecture: "x86_64".to_owned(),
+        signatures: Vec::new(),
     }
+}
+
+/// Of a file; that of none for 0.
+fn digest(n: u32) -> Sha256 {
+    Sha256::parse("sha256", &format!("{n:064x}")).expect("a digest")
 }
 
 fn assigned(policy: UpdatePolicy) -> Assigned {

@@ -24,11 +24,12 @@ pub fn available(known: &NodeFacts, images: &[Image], said: &str) -> Option<Stri
     }
 }
 
-/// The name of the newest of some images, if it is newer than the one that runs; empty if it is not, or cannot be compared
-/// with it. None if there are no images: then nothing is known.
+/// The name of the newest of some images, of those for the architecture of the one that runs, if it is newer than that;
+/// empty if it is not, or cannot be compared with it. None if there are no images: then nothing is known.
 #[must_use]
 pub fn available_for(running: &Image, images: &[Image]) -> Option<String> {
-    let newest = Image::newest(images)?;
+    let fits = |image: &&Image| image.fits(&running.architecture);
+    let newest = Image::newest(images.iter().filter(fits))?;
     let order = compare_versions(&newest.image_id, &running.image_id);
     let is_newer = newest.os != running.os && order == Some(Ordering::Greater);
     Some(if is_newer {

@@ -44,7 +44,7 @@ pub struct Delivered {
     pub past: Option<(Time, Time)>,
     /// The policy whose wish went with it.
     pub policy: Option<PolicyId>,
-    /// The image that went with it.
+    /// The image that went with it, without its signatures.
     pub image: Option<Image>,
     /// Whether it was the command line of the kernel for a system that is updated by images.
     pub kernel: bool,
@@ -96,10 +96,7 @@ impl Delivered {
             return Target::of_kernel(policy);
         }
         Some(match &self.image {
-            Some(image) => Target {
-                policy: policy.id,
-                wish: TargetKind::Image(image.clone()),
-            },
+            Some(image) => Target::of_image(policy, image.clone()),
             None => Target::of_packages(policy),
         })
     }
@@ -110,7 +107,8 @@ impl Delivered {
             self.policy = Some(target.policy);
             self.kernel = matches!(target.wish, TargetKind::Kernel { .. });
             self.image = match &target.wish {
-                TargetKind::Image(image) => Some(image.clone()),
+                // Such an agent checks no signatures.
+                TargetKind::Image(image) => Some(image.unsigned()),
                 _ => None,
             };
         } else if before.may_have_begun(now) {

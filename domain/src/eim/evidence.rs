@@ -430,9 +430,8 @@ impl Proof {
         }
         last.evidence = Evidence {
             plan: (!detail.packages.is_empty()).then_some(detail.packages),
-            results: Vec::new(),
             log: detail.text,
-            account: None,
+            ..Evidence::default()
         };
     }
 }

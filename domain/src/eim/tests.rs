@@ -18,7 +18,7 @@ use crate::condition::{self, Condition, ConditionKind};
 use crate::decide::{LastEnd, NodeFacts, Protocol, Target, TargetKind, Wanted, decide};
 use crate::id::{InstanceId, OsId, PolicyId, RunId, SingleScheduleId};
 use crate::os::{Image, OsKind, Sha256};
-use crate::policy::{PolicySpec, UpdatePolicy, Wish};
+use crate::policy::{ImageRules, PolicySpec, UpdatePolicy, Wish};
 use crate::run::{Happening, OpenRun, Patience, RunEvent, RunState};
 use crate::window::{Opener, Window, Windows};
 
@@ -83,6 +83,7 @@ fn node(os_kind: OsKind) -> NodeFacts {
         running: image(1, "3.0.1"),
         speaks: Protocol::Eim,
         last_end: None,
+        bad_images: Vec::new(),
     }
 }
 
@@ -94,6 +95,8 @@ fn image(n: u32, image_id: &str) -> Image {
         image_id: image_id.to_owned(),
         url: format!("edge/{image_id}.raw.gz"),
         sha256: Sha256::NONE,
+        architecture: String::new(),
+        signatures: Vec::new(),
     }
 }
 
@@ -258,6 +261,7 @@ impl Story {
         Some(Target {
             policy: self.delivered.policy?,
             wish: TargetKind::Image(self.delivered.image.clone()?),
+            image_rules: ImageRules::default(),
         })
     }
 

@@ -121,6 +121,7 @@ impl Node {
                 running: images[0].clone(),
                 speaks: Protocol::Eim,
                 last_end: None,
+                bad_images: Vec::new(),
             },
             images,
             delivered: Delivered::default(),
@@ -237,6 +238,8 @@ fn image(n: u32) -> Image {
         image_id: format!("3.0.{n}"),
         url: "edge.raw.gz".to_owned(),
         sha256: Sha256::NONE,
+        architecture: "x86_64".to_owned(),
+        signatures: vec!["a signature".to_owned(); n as usize],
     }
 }
 

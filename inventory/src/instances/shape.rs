@@ -2,9 +2,9 @@
 
 use evenkeel_api as api;
 use evenkeel_api::Timestamps;
-use evenkeel_api::instance::{InstanceCondition, InstanceResource};
+use evenkeel_api::instance::{InstanceBadImage, InstanceCondition, InstanceResource, InstanceSlot};
 use evenkeel_domain::condition::Condition;
-use evenkeel_domain::instance::{Instance, InstanceKind, InstanceState};
+use evenkeel_domain::instance::{FailedImage, ImageSlot, Instance, InstanceKind, InstanceState};
 use evenkeel_store::related::Related;
 
 use crate::shape::triplet;
@@ -73,6 +73,24 @@ fn condition(condition: &Condition) -> InstanceCondition {
         kind: condition.kind.name().to_owned(),
         message: condition.text.clone(),
         since: condition.since,
+    }
+}
+
+/// A slot for an image, as its node told it.
+pub fn slot(slot: ImageSlot) -> InstanceSlot {
+    InstanceSlot {
+        name: slot.name,
+        state: slot.state,
+        image_id: slot.image_id,
+    }
+}
+
+/// An image that failed on a node, as the node told it.
+pub fn bad_image(image: FailedImage) -> InstanceBadImage {
+    InstanceBadImage {
+        sha256: image.sha256,
+        image_id: image.image_id,
+        why: image.why,
     }
 }
 

@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use evenkeel_api::Timestamps;
 use evenkeel_api::timestamps::unix_seconds;
 use evenkeel_api::update_run::{
-    FrozenPolicy, OsUpdateRun, RunAccount, RunEvent, RunPackage, RunPhase,
+    FrozenPolicy, OsUpdateRun, RunAccount, RunEvent, RunImage, RunPackage, RunPhase,
 };
 use evenkeel_domain::package::{PackageChange, PackageVersion};
 use evenkeel_domain::policy::UpdatePolicy;
-use evenkeel_domain::run::{Account, PhaseSpan, RecordedEvent, RunState, UpdateRun};
+use evenkeel_domain::run::{Account, ImageChange, PhaseSpan, RecordedEvent, RunState, UpdateRun};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -54,6 +54,7 @@ pub fn run<'a>(run: &'a UpdateRun, actions: &mut Actions<'a>) -> OsUpdateRun {
             .as_ref()
             .map(|order| orders::resource(run.instance, order)),
         packages,
+        image: run.image.as_ref().map(image),
         account: account(&run.account),
         log: run.log.clone(),
         ..OsUpdateRun::default()
@@ -102,6 +103,15 @@ fn account(account: &Account) -> RunAccount {
         kept_conffiles: account.kept_conffiles.clone(),
         restarted_services: account.restarted_services.clone(),
         reboot_required: account.reboot_required,
+    }
+}
+
+fn image(change: &ImageChange) -> RunImage {
+    RunImage {
+        profile_name: change.profile_name.clone(),
+        before: change.before.clone(),
+        wanted: change.wanted.clone(),
+        booted: change.booted.clone().unwrap_or_default(),
     }
 }
 

@@ -80,7 +80,10 @@ impl Ground {
         let labels: Vec<Value> = (0..101)
             .map(|n| json!({"key": format!("k{n}"), "value": ""}))
             .collect();
-        let mut text = text.replace("<101 labels>", &Value::from(labels).to_string());
+        let signatures = vec![format!("{}:abc=", "a".repeat(64)); 9];
+        let mut text = text
+            .replace("<101 labels>", &Value::from(labels).to_string())
+            .replace("<9 signatures>", &Value::from(signatures).to_string());
         for (name, id) in &self.ids {
             text = text.replace(&format!("<{name}>"), id);
         }

@@ -13,7 +13,7 @@ use evenkeel_auth::{Authority, Keys, Role, Settings as AuthSettings};
 use evenkeel_domain::decide::{Target, TargetKind};
 use evenkeel_domain::id::{InstanceId, RunId};
 use evenkeel_domain::package::{FoundPackage, PackageChange, PackageResult};
-use evenkeel_domain::policy::PackageRules;
+use evenkeel_domain::policy::{ImageRules, PackageRules};
 use evenkeel_domain::run::{
     Account, AttemptId, Evidence, Happening, Origin, Patience, PhaseSpan, RunEvent,
 };
@@ -28,7 +28,7 @@ use tempfile::TempDir;
 use tower::ServiceExt;
 use uuid::Uuid;
 
-pub use catalogue::{cves, packages, with_registries};
+pub use catalogue::{cves, packages, statement, with_registries};
 pub use furniture::{NAMED, Things, legacy, names_a_thing};
 
 /// A server with the projects `ours` and `theirs`.
@@ -282,6 +282,7 @@ impl House {
                 rules: PackageRules::default(),
                 allow_downgrades: false,
             },
+            image_rules: ImageRules::default(),
         };
         let opening = Opening {
             instance: instance.parse::<InstanceId>().expect("an id"),

@@ -6,6 +6,7 @@ mod day_zero;
 mod document;
 mod hosts;
 mod house;
+mod images;
 mod input;
 mod instances;
 mod isolation;

@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 
-use crate::house::{House, cves, id_of, os_body, packages};
+use crate::house::{House, cves, id_of, os_body, packages, statement};
 
 const LABELS: &str = r#"{"ring":"1"}"#;
 
@@ -202,7 +202,7 @@ async fn what_came_from_a_registry_is_shown_with_what_is_inside_it() {
         ("installedPackages", json!(packages("walrus"))),
         ("existingCves", json!(cves("walrus", "open"))),
         ("fixedCves", json!(cves("walrus", "mended"))),
-        ("imageSignatures", json!(["walrus statement"])),
+        ("imageSignatures", json!([statement("walrus")])),
         (
             "signature",
             json!({
@@ -266,4 +266,36 @@ async fn a_list_leaves_out_what_is_too_long_for_it() {
     assert_eq!(listed[0]["installedPackages"], long.as_str());
     assert_eq!(listed[1]["installedPackages"], "");
     assert_eq!(listed[1]["existingCves"], cves("walrus", "open"));
+}
+
+#[tokio::test]
+async fn a_page_of_many_leaves_out_what_is_too_long_for_its_share() {
+    let house = House::new().await;
+    let list = packages("walrus");
+    let list_of = |bytes: usize| format!("{list}{}", " ".repeat(bytes - list.len()));
+    // Five million bytes are shared by twelve.
+    let (long, longer) = (list_of(416_666), list_of(416_667));
+    for n in 0..12 {
+        let packages = if n % 2 == 0 { &long } else { &longer };
+        let version = format!("1.{n:02}");
+        house
+            .synced_with(house.ours, "walrus", &version, packages)
+            .await;
+    }
+    let told = async |query: &str| -> Vec<usize> {
+        let list = house
+            .ok(&format!("GET compute/os?orderBy=imageId{query}"), None)
+            .await;
+        let listed = list["OperatingSystemResources"].as_array();
+        let lengths = listed.expect("a list").iter();
+        let length = |os: &Value| os["installedPackages"].as_str().map(str::len);
+        lengths.filter_map(length).collect()
+    };
+    let in_turn = |even: usize, odd: usize| [even, odd].repeat(6);
+    assert_eq!(told("&pageSize=100").await, in_turn(416_666, 0));
+    assert_eq!(told("&pageSize=12").await, in_turn(416_666, 0));
+    // Ten have room for all that a list takes, and a whole list is told ten at a time.
+    let whole = in_turn(416_666, 416_667);
+    assert_eq!(told("&pageSize=10").await, whole[..10]);
+    assert_eq!(told("").await, whole);
 }

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use crate::house::{House, Things, nightly, os_body};
 
 impl House {
-    /// Changes what is known of the node of the host.
-    async fn known(&self, things: &Things, change: impl FnOnce(&mut NodeState)) {
+    /// Changes what is known of the node of a host.
+    pub async fn known(&self, host: &str, change: impl FnOnce(&mut NodeState)) {
         let tx = self.store.tenant(self.ours).await.expect("a transaction");
-        let host = things.host.parse().expect("an id");
+        let host = host.parse().expect("an id");
         let mut node = nodes::lock(&tx, host).await.expect("a node");
         change(&mut node);
         nodes::save(&tx, &node).await.expect("saved");
@@ -26,7 +26,7 @@ impl House {
     pub async fn speaks(&self, things: &Things) {
         let modules = vec!["packages".to_owned()];
         let own = Protocol::Own { modules };
-        self.known(things, |node| {
+        self.known(&things.host, |node| {
             node.provisioned = true;
             node.protocol = own;
         })
@@ -336,7 +336,7 @@ async fn an_instance_tells_its_conditions_and_what_is_installed() {
         .expect("kept");
     tx.commit().await.expect("committed");
     house
-        .known(&things, |node| {
+        .known(&things.host, |node| {
             node.packages_digest = Some(digest);
             node.conditions = vec![Condition {
                 kind: ConditionKind::NotNewer,
@@ -430,7 +430,7 @@ async fn a_node_that_holds_back_what_it_could_begin_says_why() {
     let things = house.furnish().await;
     house.speaks(&things).await;
     house
-        .known(&things, |node| {
+        .known(&things.host, |node| {
             node.waiting = "alice is logged in".to_owned();
             node.facts = json!({"limits": "hours 22:00-04:00"});
         })
@@ -480,13 +480,13 @@ async fn what_the_rules_leave_out_is_told_of_nodes_that_know_rules() {
     };
     house.speaks(&things).await;
     house
-        .known(&things, |node| {
+        .known(&things.host, |node| {
             node.os_update_available = available.to_owned();
         })
         .await;
     assert_eq!(left_out().await, [true, false]);
     house
-        .known(&things, |node| node.protocol = Protocol::Eim)
+        .known(&things.host, |node| node.protocol = Protocol::Eim)
         .await;
     assert_eq!(left_out().await, [false, false]);
 }

@@ -5,14 +5,16 @@ use std::time::Duration;
 use evenkeel_auth::JoinToken as Secret;
 use evenkeel_domain::Time;
 use evenkeel_domain::host::{Host, Registration, SerialNumber, parse_uuid};
+use evenkeel_domain::id::{HostId, OsId};
 use evenkeel_domain::instance::{Instance, InstanceKind, NewInstance};
 use evenkeel_domain::invalid::Invalid;
 use evenkeel_domain::join_token::JoinToken;
-use evenkeel_domain::os::{OsRelease, OsSpec, SecurityFeature};
+use evenkeel_domain::os::{Image, OsKind, OsRelease, OsSpec, SecurityFeature};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::{self, Name};
-use evenkeel_proto::agent::{EnrollRequest, EnrollResponse};
+use evenkeel_proto::agent::{self as wire, EnrollRequest, EnrollResponse};
 use evenkeel_store::hosts::Joining;
+use evenkeel_store::nodes::BootedImage;
 use evenkeel_store::{
     Actor, StoreError, Tx, hosts, instances, join_tokens, nodes, os_profiles, projects,
 };
@@ -27,11 +29,23 @@ use crate::status;
 /// How long a machine may wait to come in.
 const DOOR_WITHIN: Duration = Duration::from_secs(10);
 
+/// The longest text of a booted image, in bytes: an image of the catalogue has no longer one.
+const MAX_TEXT: usize = 512;
+
 /// What a machine says of itself, read.
 struct Claim {
     joining: Joining,
-    os: OsSpec,
+    runs: Runs,
+    architecture: String,
     agent_version: String,
+}
+
+/// What a machine runs that comes in.
+enum Runs {
+    /// Packages: the catalogue gets an entry for its release if it has none.
+    Release(Box<OsSpec>),
+    /// An image: one of the catalogue.
+    Image(BootedImage),
 }
 
 /// Makes a machine a node of the project that its join token belongs to.
@@ -94,12 +108,17 @@ fn read(request: EnrollRequest) -> Result<Claim, Invalid> {
     if !(32..=1_024).contains(&request.public_key.len()) {
         return Err(Invalid::new("public_key", "not a public key"));
     }
-    let release = request.os_release.unwrap_or_default();
-    let os = OsRelease {
-        id: release.id,
-        version_id: release.version_id,
-        pretty_name: release.pretty_name,
-        codename: release.version_codename,
+    let short = |text: &str, max| text::cut(&text::storable(text), max);
+    let runs = if let Some(booted) = request.booted_image {
+        // Its release may have no name at all.
+        Runs::Image(BootedImage {
+            profile_name: short(&booted.profile_name, MAX_TEXT),
+            image_id: short(&booted.image_id, MAX_TEXT),
+        })
+    } else {
+        let release = release(request.os_release.unwrap_or_default());
+        let spec = OsSpec::of_release(&release, &request.architecture)?;
+        Runs::Release(Box::new(spec))
     };
     Ok(Claim {
         joining: Joining {
@@ -108,12 +127,22 @@ fn read(request: EnrollRequest) -> Result<Claim, Invalid> {
             serial: SerialNumber::parse("identity.serial_number", &identity.serial_number)
                 .ok()
                 .flatten(),
-            hostname: text::cut(&text::storable(&identity.host_name), 253),
+            hostname: short(&identity.host_name, 253),
             public_key: request.public_key,
         },
-        os: OsSpec::of_release(&os, &request.architecture)?,
-        agent_version: text::cut(&text::storable(&request.agent_version), 64),
+        runs,
+        architecture: short(&request.architecture, 64),
+        agent_version: short(&request.agent_version, 64),
     })
+}
+
+fn release(told: wire::OsRelease) -> OsRelease {
+    OsRelease {
+        id: told.id,
+        version_id: told.version_id,
+        pretty_name: told.pretty_name,
+        codename: told.version_codename,
+    }
 }
 
 async fn admit(
@@ -144,7 +173,7 @@ async fn admit(
         .is_some_and(|host| host.public_key == claim.joining.public_key);
     check(&token, known.as_ref(), again, now)?;
     let admitted = enter(&tx, &token, known, claim, now);
-    let (host, instance) = admitted.await.map_err(status::store)?;
+    let (host, instance) = admitted.await?;
     if !instance.is_trusted() {
         let why = format!("{} was invalidated", instance.id);
         return Err(Status::permission_denied(why));
@@ -206,13 +235,46 @@ fn check(token: &JoinToken, known: Option<&Host>, again: bool, now: Time) -> Res
     }
 }
 
+/// Makes the machine a host with an instance, as far as it is not one already.
 async fn enter(
     tx: &Tx,
     token: &JoinToken,
     known: Option<Host>,
     claim: &Claim,
     now: Time,
-) -> Result<(Host, Instance), StoreError> {
+) -> Result<(Host, Instance), Status> {
+    let host = joined(tx, known, claim, now).await.map_err(status::store)?;
+    let instance = match instances::find_by_host(tx, host.id).await {
+        Ok(instance) => instance,
+        Err(StoreError::NotFound { .. }) => {
+            let os = runs(tx, claim, now).await?;
+            let new = NewInstance {
+                host: host.id,
+                os,
+                name: host.name.clone(),
+                kind: InstanceKind::Metal,
+                security_feature: SecurityFeature::None,
+                policy: None,
+                local_account: None,
+                custom_configs: Vec::new(),
+            };
+            let made = instances::create(tx, &new, now).await;
+            made.map_err(status::store)?
+        }
+        Err(error) => return Err(status::store(error)),
+    };
+    let greeted = greeted(tx, host.id, claim).await;
+    greeted.map_err(status::store)?;
+    tracing::debug!(token.id = %token.id, host.id = %host.id, "a machine came in");
+    Ok((host, instance))
+}
+
+async fn joined(
+    tx: &Tx,
+    known: Option<Host>,
+    claim: &Claim,
+    now: Time,
+) -> Result<Host, StoreError> {
     let joining = &claim.joining;
     let id = if let Some(host) = known {
         host.id
@@ -226,29 +288,36 @@ async fn enter(
         };
         hosts::register(tx, &registration, now).await?.id
     };
-    let host = hosts::joined(tx, id, joining, now).await?;
-    let instance = match instances::find_by_host(tx, id).await {
-        Ok(instance) => instance,
-        Err(StoreError::NotFound { .. }) => {
-            let os = os_profiles::ensure(tx, &claim.os, now).await?;
-            let new = NewInstance {
-                host: id,
-                os: os.id,
-                name: host.name.clone(),
-                kind: InstanceKind::Metal,
-                security_feature: SecurityFeature::None,
-                policy: None,
-                local_account: None,
-                custom_configs: Vec::new(),
-            };
-            instances::create(tx, &new, now).await?
+    hosts::joined(tx, id, joining, now).await
+}
+
+/// The entry of the catalogue that a machine runs. That of a release is made if it is not there. An image comes from
+/// those who publish it: nothing is made up for one.
+async fn runs(tx: &Tx, claim: &Claim, now: Time) -> Result<OsId, Status> {
+    let booted = match &claim.runs {
+        Runs::Release(spec) => {
+            let os = os_profiles::ensure(tx, spec, now).await;
+            return Ok(os.map_err(status::store)?.id);
         }
-        Err(error) => return Err(error),
+        Runs::Image(booted) => booted,
     };
-    let mut node = nodes::lock(tx, id).await?;
+    let (profile_name, image_id) = (&booted.profile_name, &booted.image_id);
+    let found = os_profiles::find_image(tx, profile_name, image_id).await;
+    let found = found
+        .map_err(status::store)?
+        .filter(|os| os.spec.kind == OsKind::Immutable && Image::of(os).fits(&claim.architecture));
+    found.map(|os| os.id).ok_or_else(|| {
+        Status::failed_precondition(format!(
+            "the catalogue has no image {profile_name} {image_id} for {}: \
+             add it with `evenkeel os create`",
+            claim.architecture
+        ))
+    })
+}
+
+async fn greeted(tx: &Tx, host: HostId, claim: &Claim) -> Result<(), StoreError> {
+    let mut node = nodes::lock(tx, host).await?;
     node.provisioned = true;
     node.agent_version.clone_from(&claim.agent_version);
-    nodes::save(tx, &node).await?;
-    tracing::debug!(token.id = %token.id, host.id = %id, "a machine came in");
-    Ok((host, instance))
+    nodes::save(tx, &node).await
 }

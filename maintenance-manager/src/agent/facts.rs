@@ -15,6 +15,7 @@ use prost::Message as _;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use crate::agent::slots;
 use crate::progress::Scene;
 
 /// The most packages that a list may hold, and the most of anything else.
@@ -58,6 +59,7 @@ pub fn take(node: &mut NodeState, facts: Facts, digest: Vec<u8>, now: Time) -> R
     let troubles = troubles(&facts);
     let is_it = |kind| kind == ConditionKind::AgentTrouble;
     condition::replace(&mut node.conditions, is_it, in_trouble(&troubles), now);
+    node.bad_images = slots::known(&node.bad_images, &facts.bad_images, now);
     node.facts = shown(&facts, &troubles);
     node.protocol = Protocol::Own {
         modules: facts.modules,
@@ -167,6 +169,8 @@ fn shown(facts: &Facts, troubles: &[String]) -> Value {
             "profileName": image.profile_name,
             "imageId": image.image_id,
         })),
+        "slots": slots::shown(&facts.slots),
+        "badImages": slots::failed(&facts.bad_images),
         "audit": facts.audit,
         "troubles": troubles,
         "limits": cut(&storable(&facts.limits), MAX_LIMITS),

@@ -196,6 +196,9 @@ async fn with_news(turn: Turn<'_>, node: &Node, told: Told) -> Result<Answer, St
         let (node, now) = (&mut scene.node, scene.now);
         let versions = ages::told(&said);
         facts::take(node, *said, words.digest.clone(), now).map_err(status::invalid)?;
+        // The world was read before it was told: this very answer would send the node back to an image that failed.
+        let failed = &node.bad_images;
+        scene.world.known.bad_images.clone_from(failed);
         let seen = versions::see(&scene.tx, &versions, now).await;
         seen.map_err(status::store)?;
         facts::booted(&mut scene).await.map_err(status::store)?;

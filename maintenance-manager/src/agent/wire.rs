@@ -5,11 +5,14 @@ use evenkeel_domain::Time;
 use evenkeel_domain::decide::{Act, Decision, Grant, Target, TargetKind};
 use evenkeel_domain::id::RunId;
 use evenkeel_domain::invalid::Invalid;
+use evenkeel_domain::os::Image;
 use evenkeel_domain::package::{
     FoundPackage, FoundVersion, PackageChange, PackageResult, WantedPackage,
 };
-use evenkeel_domain::policy::{PackageRules, RebootRule, ServiceRule};
-use evenkeel_domain::run::{CancelCause, Evidence, Failure, FailureKind, Happening, RunEvent};
+use evenkeel_domain::policy::{ImageRules, PackageRules, RebootRule, ServiceRule};
+use evenkeel_domain::run::{
+    CancelCause, Evidence, Failure, FailureKind, Happening, ImageChange, RunEvent,
+};
 use evenkeel_domain::text::{cut, storable};
 use evenkeel_proto::agent as wire;
 use evenkeel_proto::agent::decision::Act as WireAct;
@@ -42,16 +45,17 @@ fn instant(timestamp: Timestamp) -> Option<Time> {
 
 /// A decision, as our agent reads it. A wish for versions of some age is told with those that are settled.
 pub fn decision(decision: Decision, settled: &[FoundVersion]) -> wire::Decision {
+    let again = decision.again;
     let act = match decision.act {
         Act::Idle => WireAct::Idle(wire::Idle {}),
         Act::Fetch(wish) => WireAct::Fetch(wire::Fetch {
-            target: Some(target(wish, settled)),
+            target: Some(target(wish, settled, again)),
         }),
         Act::Apply {
             target: wish,
             before,
         } => WireAct::Apply(wire::Apply {
-            target: Some(target(wish, settled)),
+            target: Some(target(wish, settled, again)),
             before: Some(timestamp(before)),
         }),
         Act::Continue(run) => WireAct::Continue(wire::Continue {
@@ -111,7 +115,8 @@ pub fn facts_first(open: Option<RunId>) -> wire::Decision {
     }
 }
 
-fn target(target: Target, settled: &[FoundVersion]) -> wire::Target {
+/// `again` goes with an image that failed on the node before and that a person ordered all the same.
+fn target(target: Target, settled: &[FoundVersion], again: bool) -> wire::Target {
     let digest = target.digest();
     let is_aged = 0 < target.min_age_days();
     let settled = settled.iter().filter(|_| is_aged).map(known);
@@ -129,19 +134,32 @@ fn target(target: Target, settled: &[FoundVersion]) -> wire::Target {
             rules: Some(rules(how, allow_downgrades)),
             settled: settled.collect(),
         }),
-        TargetKind::Image(image) => Wish::Image(wire::Image {
-            os_id: image.os.to_string(),
-            name: image.name,
-            image_id: image.image_id,
-            url: image.url,
-            sha256: image.sha256.as_str().to_owned(),
-            profile_name: image.profile_name,
-        }),
+        TargetKind::Image(found) => Wish::Image(image(found, target.image_rules, again)),
         TargetKind::Kernel { command } => Wish::Kernel(wire::Kernel { command }),
     };
     wire::Target {
         digest,
         wish: Some(wish),
+    }
+}
+
+/// What is signed of an image is told letter by letter as the catalogue has it.
+fn image(image: Image, rules: ImageRules, again: bool) -> wire::Image {
+    wire::Image {
+        os_id: image.os.to_string(),
+        name: image.name,
+        image_id: image.image_id,
+        url: image.url,
+        sha256: image.sha256.as_str().to_owned(),
+        profile_name: image.profile_name,
+        architecture: image.architecture,
+        signatures: image.signatures,
+        rules: Some(wire::ImageRules {
+            download_bytes_per_second: rules.download_bytes_per_second,
+            max_bytes: rules.max_bytes,
+            attempts: rules.attempts,
+        }),
+        again,
     }
 }
 
@@ -220,28 +238,20 @@ pub fn happening(event: wire::Event) -> Result<Happening, Invalid> {
 fn read(news: News) -> Result<(RunEvent, Evidence), Invalid> {
     let nothing = Evidence::default();
     Ok(match news {
-        News::Downloading(said) => (
-            RunEvent::Downloading,
-            Evidence {
-                plan: said.plan.map(plan).transpose()?,
-                ..nothing
-            },
-        ),
+        News::Downloading(said) => {
+            let evidence = said.plan.map(planned).transpose()?;
+            (RunEvent::Downloading, evidence.unwrap_or_default())
+        }
         News::Downloaded(_) => (RunEvent::Downloaded, nothing),
         News::Began(_) => (RunEvent::Began, nothing),
         News::RebootBegun(_) => (RunEvent::RebootBegun, nothing),
         News::VerifyBegun(_) => (RunEvent::VerifyBegun, nothing),
-        News::Reverting(said) => (
-            RunEvent::Reverting,
-            Evidence {
-                log: cut(&storable(&said.why), MAX_LOG),
-                ..nothing
-            },
-        ),
+        News::Reverting(said) => (RunEvent::Reverting, logged(&said.why)),
         News::Finished(said) => (
             RunEvent::Finished,
             Evidence {
                 results: results(said.results)?,
+                booted: booted(&said.booted_image_id),
                 ..nothing
             },
         ),
@@ -249,16 +259,16 @@ fn read(news: News) -> Result<(RunEvent, Evidence), Invalid> {
             let failure = failure(said.kind(), &said.reason);
             let evidence = Evidence {
                 results: results(said.results)?,
-                log: cut(&storable(&said.log), MAX_LOG),
-                ..nothing
+                booted: booted(&said.booted_image_id),
+                ..logged(&said.log)
             };
             (RunEvent::Failed(failure), evidence)
         }
         News::Reverted(said) => (
             RunEvent::Reverted(failure(said.kind(), &said.reason)),
             Evidence {
-                log: cut(&storable(&said.log), MAX_LOG),
-                ..nothing
+                booted: booted(&said.booted_image_id),
+                ..logged(&said.log)
             },
         ),
         News::NothingToDo(_) => (RunEvent::NothingToDo, nothing),
@@ -267,6 +277,19 @@ fn read(news: News) -> Result<(RunEvent, Evidence), Invalid> {
             (RunEvent::Cancelled(cause), nothing)
         }
     })
+}
+
+/// Last words, as many as are kept.
+fn logged(text: &str) -> Evidence {
+    Evidence {
+        log: cut(&storable(text), MAX_LOG),
+        ..Evidence::default()
+    }
+}
+
+/// The version of the image that a node had booted at an end; none if it did not know.
+fn booted(image_id: &str) -> Option<String> {
+    Some(short(image_id)).filter(|id| !id.is_empty())
 }
 
 fn failure(kind: wire::FailureKind, reason: &str) -> Failure {
@@ -291,8 +314,23 @@ fn failure(kind: wire::FailureKind, reason: &str) -> Failure {
     }
 }
 
-fn plan(plan: wire::Plan) -> Result<Vec<PackageChange>, Invalid> {
-    few("events.plan", plan.changes.len())?;
+/// What a node means to change.
+fn planned(plan: wire::Plan) -> Result<Evidence, Invalid> {
+    let image = plan.image.map(|image| ImageChange {
+        profile_name: short(&image.profile_name),
+        before: short(&image.before),
+        wanted: short(&image.wanted),
+        booted: None,
+    });
+    Ok(Evidence {
+        plan: Some(changes(plan.changes)?),
+        image,
+        ..Evidence::default()
+    })
+}
+
+fn changes(changes: Vec<wire::PackageChange>) -> Result<Vec<PackageChange>, Invalid> {
+    few("events.plan", changes.len())?;
     let some = |text: String| Some(short(&text)).filter(|text| !text.is_empty());
     let change = |change: wire::PackageChange| PackageChange {
         name: short(&change.name),
@@ -301,7 +339,7 @@ fn plan(plan: wire::Plan) -> Result<Vec<PackageChange>, Invalid> {
         wanted: some(change.after),
         found: None,
     };
-    Ok(plan.changes.into_iter().map(change).collect())
+    Ok(changes.into_iter().map(change).collect())
 }
 
 fn results(results: Vec<wire::PackageResult>) -> Result<Vec<PackageResult>, Invalid> {

@@ -241,7 +241,7 @@ async fn a_failed_update_is_not_tried_again_in_its_window() {
         kind: FailureKind::Apply.into(),
         reason: "apt-get ended with 100".into(),
         log: "demo-bad: postinst fails on purpose\0".into(),
-        results: vec![],
+        ..Failed::default()
     });
     house
         .report(&node, 1, policy, &[(1, downloading()), (2, downloaded())])

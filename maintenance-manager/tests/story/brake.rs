@@ -49,8 +49,7 @@ fn failed() -> News {
     News::Failed(Failed {
         kind: FailureKind::Apply.into(),
         reason: "apt-get ended with 100".into(),
-        log: String::new(),
-        results: vec![],
+        ..Failed::default()
     })
 }
 

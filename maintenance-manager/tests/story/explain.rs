@@ -14,6 +14,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::house::{House, TestNode, began, downloaded, downloading, facts, finished};
+use crate::image_nodes::{booted, failed_on};
 
 /// A world in a few words.
 #[derive(Clone, Debug)]
@@ -30,6 +31,7 @@ struct Scenario {
     node: Stage,
     other: Stage,
     has_module: bool,
+    wished: Wished,
     /// Whether what the node has fetched was for something else.
     replaced: bool,
 }
@@ -39,6 +41,14 @@ enum Assigned {
     Nothing,
     Instance,
     Project,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wished {
+    Packages,
+    Image,
+    /// One that failed on the node before, and these minutes before anybody ordered anything.
+    BadImage(i64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,10 +92,16 @@ fn scenario() -> impl Strategy<Value = Scenario> {
         prop::option::weighted(0.1, any::<bool>()),
         prop::option::weighted(0.3, (order, 0_i64..90)),
     );
+    let wished = prop_oneof![
+        4 => Just(Wished::Packages),
+        2 => Just(Wished::Image),
+        2 => (0_i64..3).prop_map(Wished::BadImage),
+    ];
     let known = (
         node,
         other,
         prop::bool::weighted(0.95),
+        wished,
         prop::bool::weighted(0.05),
     );
     (wanted, known).prop_map(|(wanted, known)| Scenario {
@@ -98,7 +114,8 @@ fn scenario() -> impl Strategy<Value = Scenario> {
         node: known.0,
         other: known.1,
         has_module: known.2,
-        replaced: known.3,
+        wished: known.3,
+        replaced: known.4,
     })
 }
 
@@ -114,7 +131,7 @@ impl House {
     }
 
     /// Brings a node to a stage, as if all had been allowed when it began.
-    async fn bring(&self, node: &TestNode, attempt: u128, policy: PolicyId, stage: Stage) {
+    async fn bring(&self, node: &TestNode, attempt: u128, wish: &str, stage: Stage) {
         let failed = News::Failed(Failed {
             kind: FailureKind::Apply.into(),
             reason: "apt-get ended with 100".into(),
@@ -128,17 +145,48 @@ impl House {
             Stage::Failed => Some(vec![(3, began()), (4, failed)]),
         };
         let fetched = [(1, downloading()), (2, downloaded())];
-        self.report(node, attempt, policy, &fetched).await;
+        self.report_for(node, attempt, wish, &fetched).await;
         if let Some(end) = end {
-            self.begin(node, attempt, policy, 2).await;
-            self.report(node, attempt, policy, &end).await;
+            self.begin_for(node, attempt, wish, 2).await;
+            self.report_for(node, attempt, wish, &end).await;
         }
     }
 
-    /// Builds a world. Says which attempt the node holds, if it holds one.
+    /// A policy for what is wished for, and how attempts name that wish. Another policy wishes for something else.
+    async fn wish_of(&self, wished: Wished, is_other: bool) -> (PolicyId, String) {
+        if wished == Wished::Packages {
+            let packages = if is_other {
+                "demo-bad=1.1"
+            } else {
+                "demo-hello=1.1"
+            };
+            let policy = self.wish(packages).await;
+            return (policy, policy.to_string());
+        }
+        let image = self
+            .catalogue(if is_other { "3.0.3" } else { "3.0.2" })
+            .await;
+        let policy = self.image_policy(image).await;
+        (policy, format!("{policy}/{image}"))
+    }
+
+    /// A node that can do what is wished for, and what it says of itself.
+    async fn able(&self, machine: u8, wished: Wished) -> (TestNode, Facts) {
+        if wished == Wished::Packages {
+            return (self.nth_node(machine).await, facts());
+        }
+        (self.image_node(machine, "3.0.1").await, booted("3.0.1"))
+    }
+
+    /// Builds a world.
     async fn build(&self, scenario: &Scenario) -> TestNode {
-        let (node, other) = (self.nth_node(1).await, self.nth_node(2).await);
-        let policy = self.wish("demo-hello=1.1").await;
+        let wished = scenario.wished;
+        if wished != Wished::Packages {
+            self.catalogue("3.0.1").await;
+        }
+        let (node, mut known) = self.able(1, wished).await;
+        let (other, _) = self.able(2, wished).await;
+        let (policy, wish) = self.wish_of(wished, false).await;
         let scope = match scenario.assigned {
             Assigned::Nothing => None,
             Assigned::Instance => Some(Scope::Instance(node.instance)),
@@ -155,13 +203,28 @@ impl House {
         }
         // The other one may begin in any case, so that it takes slots and fails.
         self.order(other.instance, OrderKind::Now).await;
-        self.bring(&other, 2, policy, scenario.other).await;
+        self.bring(&other, 2, &wish, scenario.other).await;
         let fetched_for = if scenario.replaced {
-            self.wish("demo-bad=1.1").await
+            self.wish_of(wished, true).await.1
         } else {
-            policy
+            wish
         };
-        self.bring(&node, 1, fetched_for, scenario.node).await;
+        self.bring(&node, 1, &fetched_for, scenario.node).await;
+        if let Wished::BadImage(minutes) = wished {
+            known = failed_on(known, "3.0.2", "it never got healthy");
+            self.tell(&node, known.clone()).await;
+            self.pass(minutes);
+        }
+        self.hold_or_order(&node, policy, scenario).await;
+        if !scenario.has_module {
+            known.modules.clear();
+            self.tell(&node, known).await;
+        }
+        node
+    }
+
+    /// What people say beside their policies.
+    async fn hold_or_order(&self, node: &TestNode, policy: PolicyId, scenario: &Scenario) {
         if let Some(whole) = scenario.paused {
             self.pause(if whole {
                 PauseScope::Project
@@ -174,11 +237,6 @@ impl House {
             self.order(node.instance, kind).await;
             self.pass(minutes);
         }
-        if !scenario.has_module {
-            let modules = vec![];
-            self.tell(&node, Facts { modules, ..facts() }).await;
-        }
-        node
     }
 }
 

@@ -26,6 +26,7 @@ use evenkeel_store::contacts::Contact;
 use evenkeel_store::{
     Tx, contacts, hosts, instances, nodes, orders, os_profiles, pauses, policies,
 };
+use sha2::Digest as _;
 use tonic::Status;
 use uuid::Uuid;
 
@@ -77,6 +78,13 @@ pub fn window(answer: &PlatformUpdateStatusResponse) -> Option<(u64, u64)> {
 pub fn image(answer: &PlatformUpdateStatusResponse) -> &str {
     let source = answer.os_profile_update_source.as_ref();
     &source.expect("always present").os_image_id
+}
+
+/// The digest of the file of an image.
+pub fn file_of(profile: &str, version: &str) -> String {
+    let digest = sha2::Sha256::digest(format!("{profile} {version}"));
+    let digits = digest.iter().map(|byte| format!("{byte:02x}"));
+    digits.collect::<Vec<_>>().concat()
 }
 
 impl House {
@@ -140,7 +148,8 @@ impl House {
             profile_name: profile.into(),
             image_id: version.into(),
             image_url: format!("files/{profile}-{version}.raw.gz"),
-            sha256: Sha256::parse("sha256", &"a".repeat(64)).expect("a digest"),
+            sha256: Sha256::parse("sha256", &file_of(profile, version)).expect("a digest"),
+            image_signatures: Vec::new(),
             security_feature: SecurityFeature::None,
             description: String::new(),
             metadata: String::new(),

@@ -8,7 +8,9 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::id::SiteId;
+use evenkeel_domain::order::OrderKind;
 use evenkeel_domain::place::SiteSpec;
+use evenkeel_domain::policy::Wish;
 use evenkeel_kit::Lifecycle;
 use evenkeel_kit::clock::Clock;
 use evenkeel_maintenance_manager::{
@@ -21,6 +23,7 @@ use futures_util::future::{Either, join, select};
 use tonic::{Request, Response, Status};
 
 use crate::house::{House, TestNode, act, with};
+use crate::image_nodes::{booted, failed_on};
 
 /// Longer than anybody waits here: whoever is answered within that was not held to the end.
 const LONG_MILLIS: u32 = 300_000;
@@ -153,6 +156,44 @@ async fn a_held_node_is_told_when_its_window_opens() {
     };
     let (answer, ()) = join(within(house.manager.poll(request)), opens).await;
     assert_eq!(act(&said(answer)), "apply");
+}
+
+#[tokio::test]
+async fn an_order_reaches_a_held_node_on_which_an_image_failed_and_so_does_its_end() {
+    let house = House::new().await;
+    house.catalogue("3.0.1").await;
+    house.catalogue("3.0.2").await;
+    let node = house.image_node(1, "3.0.1").await;
+    let latest = house.make(Wish::Latest).await;
+    house.assign_to(node.instance, latest).await;
+    house.window(node.host, 0, 600).await;
+    let failed = failed_on(booted("3.0.1"), "3.0.2", "it hangs");
+    house.tell(&node, failed).await;
+    house.clock.advance(TimeDelta::minutes(1));
+    let held = told(&house, &node).await;
+    assert_eq!(act(&held), "idle");
+
+    let request = patient(&house, &node, &held).await;
+    let order = async {
+        until_held(&house.manager, 1).await;
+        house.order(node.instance, OrderKind::Now).await;
+    };
+    let (answer, ()) = join(within(house.manager.poll(request)), order).await;
+    assert_eq!(act(&said(answer)), "apply");
+
+    let last_second = TimeDelta::hours(1) - TimeDelta::milliseconds(500);
+    house.clock.advance(last_second);
+    let ordered = told(&house, &node).await;
+    assert_eq!(act(&ordered), "apply");
+    let request = patient(&house, &node, &ordered).await;
+    let lapses = async {
+        until_held(&house.manager, 1).await;
+        house.clock.advance(TimeDelta::seconds(1));
+    };
+    let (answer, ()) = join(within(house.manager.poll(request)), lapses).await;
+    let answer = said(answer);
+    assert_eq!(answer.decision, held.decision);
+    assert_eq!(answer.decision_tag, held.decision_tag);
 }
 
 #[tokio::test]

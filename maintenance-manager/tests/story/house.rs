@@ -57,6 +57,17 @@ pub struct TestNode {
     pub credential: String,
 }
 
+impl TestNode {
+    /// What a machine has become that was let in.
+    pub fn of(answer: EnrollResponse) -> Self {
+        Self {
+            host: answer.host_id.parse().expect("a host"),
+            instance: answer.instance_id.parse().expect("an instance"),
+            credential: answer.credential,
+        }
+    }
+}
+
 impl House {
     pub async fn new() -> Self {
         Self::with(Settings::default()).await
@@ -140,18 +151,11 @@ impl House {
         machine: u128,
         key: u8,
     ) -> Result<EnrollResponse, Status> {
-        let request = EnrollRequest {
-            join_token: token.to_owned(),
-            identity: Some(Identity {
-                uuid: Uuid::from_u128(machine).to_string(),
-                serial_number: String::new(),
-                host_name: "edge-01".into(),
-            }),
-            os_release: Some(bookworm()),
-            architecture: "amd64".into(),
-            public_key: vec![key; 44],
-            agent_version: "0.1.0".into(),
-        };
+        self.arrives(arrival(token, machine, key)).await
+    }
+
+    /// A machine knocks.
+    pub async fn arrives(&self, request: EnrollRequest) -> Result<EnrollResponse, Status> {
         self.caught_up().await;
         self.manager
             .enroll(Request::new(request))
@@ -167,12 +171,7 @@ impl House {
     pub async fn nth_node(&self, machine: u8) -> TestNode {
         let token = self.join_token(false, true).await;
         let answer = self.enroll(&token, machine.into(), machine).await;
-        let answer = answer.expect("enrolled");
-        let node = TestNode {
-            host: answer.host_id.parse().expect("a host"),
-            instance: answer.instance_id.parse().expect("an instance"),
-            credential: answer.credential,
-        };
+        let node = TestNode::of(answer.expect("enrolled"));
         self.tell(&node, facts()).await;
         node
     }
@@ -181,12 +180,8 @@ impl House {
     pub async fn takes_over(&self, old: &crate::fleet::OldNode) -> TestNode {
         let machine = Uuid::parse_str(&old.guid).expect("a UUID").as_u128();
         let token = self.join_token(false, true).await;
-        let answer = self.enroll(&token, machine, 1).await.expect("enrolled");
-        TestNode {
-            host: answer.host_id.parse().expect("a host"),
-            instance: answer.instance_id.parse().expect("an instance"),
-            credential: answer.credential,
-        }
+        let answer = self.enroll(&token, machine, 1).await;
+        TestNode::of(answer.expect("enrolled"))
     }
 
     /// A policy for one node.

@@ -37,6 +37,23 @@ pub fn report(attempt: u128, policy: PolicyId, events: &[(u32, News)]) -> Report
     }
 }
 
+/// A machine of packages that has not been here yet.
+pub fn arrival(token: &str, machine: u128, key: u8) -> EnrollRequest {
+    EnrollRequest {
+        join_token: token.to_owned(),
+        identity: Some(Identity {
+            uuid: Uuid::from_u128(machine).to_string(),
+            serial_number: String::new(),
+            host_name: "edge-01".into(),
+        }),
+        os_release: Some(bookworm()),
+        architecture: "amd64".into(),
+        public_key: vec![key; 44],
+        agent_version: "0.1.0".into(),
+        booted_image: None,
+    }
+}
+
 pub fn bookworm() -> OsRelease {
     OsRelease {
         id: "debian".into(),
@@ -91,6 +108,7 @@ pub fn finished() -> News {
     };
     News::Finished(Finished {
         results: vec![result],
+        ..Finished::default()
     })
 }
 

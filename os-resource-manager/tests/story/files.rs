@@ -220,7 +220,6 @@ fn made(version: &str, digest: &Digest, place: &str, size: Option<u64>) -> Made 
             revision: version.to_owned(),
             artifact: [1; 32],
             platform_bundle: String::new(),
-            image_signatures: Vec::new(),
             signature: None,
             files: vec![image],
             packages: None,

@@ -76,8 +76,10 @@ async fn a_tag_that_moved_is_told_and_its_image_stays_what_it_was() {
     house.publish("edge", "0.3.1", "3.0.1");
     house.publish("edge", "0.3.2", "3.0.2");
     house.sync().await;
-    // The same image, described in other words.
-    let text = yaml("edge", "3.0.1", "  description: better\n");
+    // The same image, described in other words, and somebody vouches for it by now.
+    let signature = format!("{}:MEUCIQ+/aQ==", "1".repeat(64));
+    let more = format!("  description: better\n  osImageSignatures:\n    - {signature}\n");
+    let text = yaml("edge", "3.0.1", &more);
     house.publish_text("edge", "0.3.1", &text);
     let moved = house.sync().await;
     assert_eq!(
@@ -86,7 +88,9 @@ async fn a_tag_that_moved_is_told_and_its_image_stays_what_it_was() {
     );
     assert_eq!(kinds(&moved), [("0.3.1", "tag_moved")]);
     assert!(moved.findings[0].os.is_some());
-    assert_eq!(house.systems().await[0].spec.description, "better");
+    let spec = &house.systems().await[0].spec;
+    assert_eq!(spec.description, "better");
+    assert_eq!(spec.image_signatures, [signature]);
     // The same version of the image with another content: nodes that run it must be able to rely on it.
     let text = yaml("edge", "3.0.2", "").replace("edge-3.0.2.raw", "other.raw");
     house.publish_text("edge", "0.3.2", &text);

@@ -16,6 +16,9 @@ pub struct EnrollRequest {
     pub public_key: ::prost::alloc::vec::Vec<u8>,
     #[prost(string, tag = "6")]
     pub agent_version: ::prost::alloc::string::String,
+    /// The image that is booted; unset unless the machine has slots for images. The instance then is an immutable one.
+    #[prost(message, optional, tag = "7")]
+    pub booted_image: ::core::option::Option<BootedImage>,
 }
 /// Who the machine is.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -137,6 +140,12 @@ pub struct Facts {
     /// The limits that the machine's owner set, in words; empty if there are none.
     #[prost(string, tag = "18")]
     pub limits: ::prost::alloc::string::String,
+    /// Images that failed on this node, at most 256, the last one last. None is tried again unless a person orders it.
+    #[prost(message, repeated, tag = "19")]
+    pub bad_images: ::prost::alloc::vec::Vec<BadImage>,
+    /// The slots for images, by name; empty on a node without images.
+    #[prost(message, repeated, tag = "20")]
+    pub slots: ::prost::alloc::vec::Vec<ImageSlot>,
 }
 /// A package that has a newer version and does not get it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -173,6 +182,32 @@ pub struct BootedImage {
     pub profile_name: ::prost::alloc::string::String,
     /// Its version.
     #[prost(string, tag = "2")]
+    pub image_id: ::prost::alloc::string::String,
+}
+/// An image that failed on a node.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BadImage {
+    /// SHA-256 of the file that it came from, hexadecimal.
+    #[prost(string, tag = "1")]
+    pub sha256: ::prost::alloc::string::String,
+    /// Its version.
+    #[prost(string, tag = "2")]
+    pub image_id: ::prost::alloc::string::String,
+    /// For people.
+    #[prost(string, tag = "3")]
+    pub why: ::prost::alloc::string::String,
+}
+/// A slot for an image.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ImageSlot {
+    /// Such as `root-a`.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// `empty`, `writing`, `written`, `armed`, `trial`, `good` or `bad`; further ones may follow.
+    #[prost(string, tag = "2")]
+    pub state: ::prost::alloc::string::String,
+    /// The version of the image in it; empty if there is none, or it is not known.
+    #[prost(string, tag = "3")]
     pub image_id: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -360,6 +395,32 @@ pub struct Image {
     /// The line of releases that it is one of.
     #[prost(string, tag = "6")]
     pub profile_name: ::prost::alloc::string::String,
+    /// The architecture that it is made for, letter by letter as the catalogue has it: it is part of what is signed. Empty
+    /// for any.
+    #[prost(string, tag = "7")]
+    pub architecture: ::prost::alloc::string::String,
+    /// Who vouches for it, each `<SHA-256 of the key's SubjectPublicKeyInfo, hexadecimal>:<signature, base64>`.
+    #[prost(string, repeated, tag = "8")]
+    pub signatures: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// How it may be fetched; unset for no limits.
+    #[prost(message, optional, tag = "9")]
+    pub rules: ::core::option::Option<ImageRules>,
+    /// It is tried although it failed here before: a person ordered it.
+    #[prost(bool, tag = "10")]
+    pub again: bool,
+}
+/// How an image may be fetched. The limits that the machine's owner set hold besides: nothing here widens them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ImageRules {
+    /// 0 for no limit.
+    #[prost(uint64, tag = "1")]
+    pub download_bytes_per_second: u64,
+    /// The largest file; 0 for no limit but the slot's size.
+    #[prost(uint64, tag = "2")]
+    pub max_bytes: u64,
+    /// How often fetching may fail before the attempt does; 0 for as often as is usual.
+    #[prost(uint32, tag = "3")]
+    pub attempts: u32,
 }
 /// Boot with a kernel command line.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -604,6 +665,9 @@ pub struct Plan {
     /// Packages that have a newer version and do not get it.
     #[prost(message, repeated, tag = "5")]
     pub withheld: ::prost::alloc::vec::Vec<WithheldPackage>,
+    /// The image that is booted instead; unset for packages.
+    #[prost(message, optional, tag = "6")]
+    pub image: ::core::option::Option<ImageChange>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PackageChange {
@@ -623,6 +687,19 @@ pub struct PackageChange {
     /// To fetch for it.
     #[prost(uint64, tag = "6")]
     pub download_bytes: u64,
+}
+/// Another image in place of the one that is booted.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ImageChange {
+    /// The line of releases that the wanted one is one of.
+    #[prost(string, tag = "1")]
+    pub profile_name: ::prost::alloc::string::String,
+    /// The version that is booted; empty if it does not say one.
+    #[prost(string, tag = "2")]
+    pub before: ::prost::alloc::string::String,
+    /// The version that is to be booted.
+    #[prost(string, tag = "3")]
+    pub wanted: ::prost::alloc::string::String,
 }
 /// All is there and verified.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -648,6 +725,9 @@ pub struct Finished {
     /// Each package of the plan as it is now.
     #[prost(message, repeated, tag = "1")]
     pub results: ::prost::alloc::vec::Vec<PackageResult>,
+    /// The version of the image that is booted now; empty if it is not known.
+    #[prost(string, tag = "2")]
+    pub booted_image_id: ::prost::alloc::string::String,
 }
 /// A package as it was found after the attempt.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -676,6 +756,9 @@ pub struct Failed {
     /// Each package of the plan as it is now.
     #[prost(message, repeated, tag = "4")]
     pub results: ::prost::alloc::vec::Vec<PackageResult>,
+    /// The version of the image that is booted now; empty if it is not known.
+    #[prost(string, tag = "5")]
+    pub booted_image_id: ::prost::alloc::string::String,
 }
 /// Going back succeeded: the node is verified to be as before.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -687,6 +770,9 @@ pub struct Reverted {
     /// The last lines of the tool that failed, in its own words, at most 32 KiB.
     #[prost(string, tag = "3")]
     pub log: ::prost::alloc::string::String,
+    /// The version of the image that is booted now; empty if it is not known.
+    #[prost(string, tag = "4")]
+    pub booted_image_id: ::prost::alloc::string::String,
 }
 /// The node already is as wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

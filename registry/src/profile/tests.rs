@@ -147,13 +147,16 @@ fn the_signatures_of_an_image_are_taken_as_they_are_written() {
     let longest = format!("{key}:{}", "A".repeat(188));
     let quoted = format!("\"{longest}\"");
     let profile = read(&signed(&[signature.as_str(), quoted.as_str()])).expect("a profile");
-    assert_eq!(profile.image_signatures, [signature.clone(), longest]);
+    assert_eq!(profile.spec.image_signatures, [signature.clone(), longest]);
     assert!(profile.remarks.is_empty(), "{:?}", profile.remarks);
-    let eight = signed(&[signature.as_str(); MAX_SIGNATURES]);
-    assert_eq!(read(&eight).expect("a profile").image_signatures.len(), 8);
+    let eight = signed(&[signature.as_str(); OsSpec::MAX_IMAGE_SIGNATURES]);
+    assert_eq!(
+        read(&eight).expect("a profile").spec.image_signatures.len(),
+        8
+    );
     for none in ["", "  osImageSignatures: []", "  osImageSignatures: ~"] {
         let profile = read(&with("architecture", none)).expect(none);
-        assert!(profile.image_signatures.is_empty(), "{none}");
+        assert!(profile.spec.image_signatures.is_empty(), "{none}");
     }
 }
 
@@ -180,7 +183,7 @@ fn a_signature_of_an_image_that_is_none_is_named() {
         let field = finding.field.as_deref();
         assert_eq!(field, Some("spec.osImageSignatures[1]"), "{bad}");
     }
-    let nine = signed(&[good.as_str(); MAX_SIGNATURES + 1]);
+    let nine = signed(&[good.as_str(); OsSpec::MAX_IMAGE_SIGNATURES + 1]);
     let finding = read(&nine).expect_err("too many");
     assert_eq!(finding.field.as_deref(), Some("spec.osImageSignatures"));
     assert!(finding.message.contains("more than 8"), "{finding}");

@@ -50,14 +50,14 @@ fn signed(file: &str, yaml: &Bytes, key: &SigningKey) -> Result<Bytes, Finding> 
     let text = str::from_utf8(yaml).map_err(|error| bad(error.to_string()))?;
     let own = key.sign_text(&statement(&before.spec));
     let by = |one: &str| one.split(':').next().map(str::to_owned);
-    let mut all = before.image_signatures;
+    let mut all = before.spec.image_signatures;
     all.retain(|one| by(one) != by(&own));
     all.push(own);
     // A list of texts is written in YAML as in JSON.
     let list = serde_json::to_string(&all).map_err(|error| bad(error.to_string()))?;
     let new = edit::set(text, SECTION, KEY, &list).ok_or_else(cannot_be_filled)?;
     // If the line was something else than it looked like, it is noticed here and not where it is fetched.
-    if profile(file, new.as_bytes())?.image_signatures == all {
+    if profile(file, new.as_bytes())?.spec.image_signatures == all {
         Ok(new.into())
     } else {
         Err(cannot_be_filled())

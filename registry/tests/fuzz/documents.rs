@@ -68,10 +68,10 @@ fn no_profile_does_harm() {
                 };
                 assert!(!urls.iter().any(leads_out));
                 assert!(profile.remarks.len() <= 21);
-                assert!(profile.image_signatures.len() <= 8);
+                assert!(profile.spec.image_signatures.len() <= 8);
                 let is_signature =
                     |text: &String| text.len() <= 256 && text.get(64..65) == Some(":");
-                assert!(profile.image_signatures.iter().all(is_signature));
+                assert!(profile.spec.image_signatures.iter().all(is_signature));
                 profile.remarks.iter().for_each(is_told);
                 let spec = profile.spec.clone();
                 assert_eq!(spec.checked(), Ok(profile.spec));

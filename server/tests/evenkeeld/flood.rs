@@ -38,6 +38,7 @@ impl Node {
             architecture: "amd64".to_owned(),
             public_key: vec![number; 44],
             agent_version: "1".to_owned(),
+            booted_image: None,
         };
         let enrolled = client.enroll(request).await.unwrap().into_inner();
         Self {

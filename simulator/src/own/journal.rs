@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use evenkeel_proto::agent::Event;
 use evenkeel_proto::agent::event::News;
+use evenkeel_proto::agent::{BadImage, Event, Facts, Image};
 use uuid::Uuid;
 
 use crate::clock::{Moment, Time};
@@ -24,7 +24,46 @@ pub(super) struct Entry {
     told: Vec<Told>,
     leave: Option<Leave>,
     /// The image that is to be booted.
-    pub(super) image: Option<Change>,
+    pub(super) image: Option<Trial>,
+    /// The one that runs since it ended, if it ended with a word of that.
+    booted: Option<String>,
+}
+
+/// An image that is to be booted in the place of another one.
+#[derive(Debug)]
+pub(super) struct Trial {
+    pub(super) change: Change,
+    pub(super) profile: String,
+    /// Of its file.
+    sha256: String,
+    /// Whether it is tried although it failed here.
+    pub(super) again: bool,
+}
+
+impl Trial {
+    /// That of an image on a node that runs this version.
+    pub(super) fn of(image: Image, running: &str) -> Self {
+        Self {
+            change: Change {
+                from: running.to_owned(),
+                to: image.image_id,
+            },
+            profile: image.profile_name,
+            sha256: image.sha256,
+            again: image.again,
+        }
+    }
+
+    /// Whether it runs already: it need not be booted.
+    pub(super) fn is_there(&self) -> bool {
+        self.change.from == self.change.to
+    }
+
+    /// Whether it failed on a node with these facts, and nobody ordered it.
+    pub(super) fn is_refused(&self, facts: &Facts) -> bool {
+        let mut bad = facts.bad_images.iter();
+        !self.again && bad.any(|bad| bad.sha256 == self.sha256)
+    }
 }
 
 /// Where an attempt stands on the node.
@@ -77,13 +116,36 @@ impl Entry {
             told: Vec::new(),
             leave: None,
             image: None,
+            booted: None,
         }
     }
 
-    /// Whether it has come to a good end with what it changed.
-    pub(super) fn is_finished(&self) -> bool {
-        let last = self.told.last();
-        last.is_some_and(|last| last.news == "finished")
+    /// Writes down what the end of an attempt at an image leaves on the node: which one runs, and which one failed.
+    /// Facts survive what the journal does not.
+    pub(super) fn settle(&mut self, facts: &mut Facts) {
+        let (Some(trial), Some(last)) = (&self.image, self.told.last()) else {
+            return;
+        };
+        let Some(running) = &mut facts.booted_image else {
+            return;
+        };
+        match last.news {
+            "finished" => {
+                running.image_id.clone_from(&trial.change.to);
+                facts.bad_images.retain(|bad| bad.sha256 != trial.sha256);
+            }
+            "reverted" => {
+                facts.bad_images.retain(|bad| bad.sha256 != trial.sha256);
+                facts.bad_images.push(BadImage {
+                    sha256: trial.sha256.clone(),
+                    image_id: trial.change.to.clone(),
+                    why: "as drawn by lot".to_owned(),
+                });
+            }
+            "failed" => {}
+            _ => return,
+        }
+        self.booted = Some(running.image_id.clone());
     }
 
     /// Writes down what happened.
@@ -163,7 +225,9 @@ impl Entry {
             acknowledged: self.acknowledged,
             leave: self.leave,
             forgotten,
-            image: self.image,
+            again: self.image.as_ref().is_some_and(|trial| trial.again),
+            image: self.image.map(|trial| trial.change),
+            booted: self.booted,
         }
     }
 }

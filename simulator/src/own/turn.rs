@@ -6,20 +6,19 @@ use chrono::TimeDelta;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::decision::Act;
-use evenkeel_proto::agent::event::News;
 use evenkeel_proto::agent::target::Wish;
 use evenkeel_proto::agent::{
     Attempt, BeginRequest, BeginResponse, Decision, FailureKind, PollRequest, PollResponse,
-    RebootBegun, ReportRequest, ReportResponse, Target,
+    ReportRequest, ReportResponse, Target,
 };
 use tonic::Status;
 
 use super::OwnNode;
-use super::journal::{Entry, Given, Phase};
+use super::journal::{Entry, Given, Phase, Trial};
 use super::wire;
 use crate::clock::Time;
 use crate::line::{count, is_lost, pushback};
-use crate::truth::{Change, Leave, Span};
+use crate::truth::{Leave, Span};
 
 /// The same wish is not seen through again before this, so that a server that forgot does not make the node run in
 /// circles.
@@ -118,17 +117,14 @@ impl OwnNode {
             let news = if works {
                 wire::downloaded()
             } else {
-                wire::failed(FailureKind::Download)
+                wire::failed(FailureKind::Download, entry.image.as_ref())
             };
             entry.push(news, now);
         }
         if matches!(entry.phase, Phase::Changing { .. }) && entry.boot_id != self.facts.boot_id {
             self.facts.boot_id.clone_from(&entry.boot_id);
         }
-        let booted = entry.image.as_ref().filter(|_| entry.is_finished());
-        if let (Some(image), Some(facts)) = (booted, &mut self.facts.booted_image) {
-            facts.image_id.clone_from(&image.to);
-        }
+        entry.settle(&mut self.facts);
     }
 
     /// Tells what is not told, and asks what to do when nothing is being changed.
@@ -300,13 +296,17 @@ impl OwnNode {
         }
     }
 
-    /// Opens an attempt at a target, or gives up the one at another.
+    /// Opens an attempt at a target, or gives up the one at another. One that has not begun is told anew whether what
+    /// failed may be tried again.
     fn prepare(&mut self, target: Option<Target>, may_apply: bool) {
         let Some(target) = target else { return };
         let now = self.clock.moment();
+        let image = self.trial_of(target.wish);
         if let Some(entry) = &mut self.journal.entry {
             if entry.digest != target.digest {
                 entry.push(wire::cancelled("withdrawn"), now);
+            } else if let (Some(known), Some(told)) = (&mut entry.image, &image) {
+                known.again = told.again;
             }
             return;
         }
@@ -316,38 +316,37 @@ impl OwnNode {
         if settled || self.is_finishing {
             return;
         }
-        let image = self.change_to(target.wish);
-        // What runs already need not be booted.
         let is_nothing = image
             .as_ref()
-            .map_or_else(|| self.chance.hits(self.habits.nothing), is_there);
+            .map_or_else(|| self.chance.hits(self.habits.nothing), Trial::is_there);
         if is_nothing && !may_apply {
             return;
         }
         let id = self.chance.uuid();
         let mut entry = Entry::new(id, &target.digest, &self.facts.boot_id);
-        entry.image = image;
+        let refused = image.as_ref().filter(|trial| trial.is_refused(&self.facts));
         if is_nothing {
             entry.push(wire::nothing_to_do(), now);
+        } else if refused.is_some() {
+            entry.push(wire::failed(FailureKind::Verify, refused), now);
         } else {
             let length = self.chance.length(self.habits.fetching);
-            entry.push(wire::downloading(), now);
+            entry.push(wire::downloading(image.as_ref()), now);
             entry.phase = Phase::Fetching {
                 until: now.truth + TimeDelta::from_std(length).unwrap_or_default(),
                 works: !self.chance.hits(self.habits.fail / 3),
             };
         }
+        entry.image = image;
+        entry.settle(&mut self.facts);
         self.journal.entry = Some(entry);
     }
 
-    /// Which image a wish would replace by which, if it is one for an image.
-    fn change_to(&self, wish: Option<Wish>) -> Option<Change> {
-        let booted = self.facts.booted_image.as_ref()?;
+    /// What a wish would boot, if it is one for an image.
+    fn trial_of(&self, wish: Option<Wish>) -> Option<Trial> {
+        let running = self.facts.booted_image.as_ref()?;
         match wish? {
-            Wish::Image(image) => Some(Change {
-                from: booted.image_id.clone(),
-                to: image.image_id,
-            }),
+            Wish::Image(image) => Some(Trial::of(image, &running.image_id)),
             Wish::Packages(_) | Wish::Kernel(_) => None,
         }
     }
@@ -416,19 +415,11 @@ impl OwnNode {
     }
 
     fn change(&mut self, leave: Leave) {
-        let mut steps = wire::steps(&mut self.chance, self.habits.step, self.habits.fail);
         let now = self.clock.moment();
         if let Some(entry) = &mut self.journal.entry {
-            let reboots = matches!(steps.front(), Some((_, News::RebootBegun(_))));
-            if entry.image.is_some() && !reboots {
-                let length = self.chance.length(self.habits.step);
-                steps.push_front((length, News::RebootBegun(RebootBegun {})));
-            }
+            let (step, fail) = (self.habits.step, self.habits.fail);
+            let steps = wire::steps(&mut self.chance, step, fail, entry.image.as_ref());
             entry.begin(leave, steps, now);
         }
     }
-}
-
-fn is_there(image: &Change) -> bool {
-    image.from == image.to
 }

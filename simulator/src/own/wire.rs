@@ -7,14 +7,15 @@ use chrono::DateTime;
 use evenkeel_proto::agent::event::News;
 use evenkeel_proto::agent::{
     AvailablePackage, Cancelled, Downloaded, Downloading, Facts, Failed, FailureKind, Finished,
-    NothingToDo, OsRelease, PackageChange, PackageResult, Plan, RebootBegun, Reverted, Reverting,
-    VerifyBegun,
+    ImageChange, NothingToDo, OsRelease, PackageChange, PackageResult, Plan, RebootBegun, Reverted,
+    Reverting, VerifyBegun,
 };
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::chance::Chance;
 use crate::clock::Time;
+use crate::own::journal::Trial;
 
 /// The name of an event, as the record of a run has it.
 pub(super) const fn name(news: &News) -> &'static str {
@@ -111,19 +112,25 @@ fn packages(count: u64) -> String {
     format!("{{\"repo\":[{}]}}", all.join(","))
 }
 
-/// Fetching begins.
-pub(super) fn downloading() -> News {
-    let change = PackageChange {
+/// Fetching begins: of an image, or of a package.
+pub(super) fn downloading(image: Option<&Trial>) -> News {
+    let package = || PackageChange {
         name: "demo-0".to_owned(),
         architecture: "all".to_owned(),
         before: "1.0".to_owned(),
         after: "1.1".to_owned(),
         ..PackageChange::default()
     };
+    let image = image.map(|trial| ImageChange {
+        profile_name: trial.profile.clone(),
+        before: trial.change.from.clone(),
+        wanted: trial.change.to.clone(),
+    });
     News::Downloading(Downloading {
         plan: Some(Plan {
-            changes: vec![change],
+            changes: image.is_none().then(package).into_iter().collect(),
             download_bytes: 1_024,
+            image,
             ..Plan::default()
         }),
     })
@@ -146,49 +153,71 @@ pub(super) fn cancelled(cause: &str) -> News {
     })
 }
 
-/// It ended badly.
-pub(super) fn failed(kind: FailureKind) -> News {
+/// It ended badly, and what ran before runs on.
+pub(super) fn failed(kind: FailureKind, image: Option<&Trial>) -> News {
     News::Failed(Failed {
         kind: kind.into(),
         reason: "as drawn by lot".to_owned(),
+        booted_image_id: before(image),
         ..Failed::default()
     })
 }
 
-/// What will happen between the beginning and the end of a change.
+/// The image that runs if nothing comes of another one; empty of packages.
+fn before(image: Option<&Trial>) -> String {
+    image.map_or_else(String::new, |trial| trial.change.from.clone())
+}
+
+/// What will happen between the beginning and the end of a change. An image is booted, and the node falls back from one
+/// that fails.
 pub(super) fn steps(
     chance: &mut Chance,
     step: (Duration, Duration),
     fail: u16,
+    image: Option<&Trial>,
 ) -> VecDeque<(Duration, News)> {
     let mut all = Vec::new();
-    if chance.hits(300) {
+    if image.is_some() || chance.hits(300) {
         all.push(News::RebootBegun(RebootBegun {}));
     }
     if chance.hits(800) {
         all.push(News::VerifyBegun(VerifyBegun {}));
     }
     if !chance.hits(fail) {
-        let result = PackageResult {
-            name: "demo-0".to_owned(),
-            architecture: "all".to_owned(),
-            version: "1.1".to_owned(),
-            state: "installed".to_owned(),
-        };
-        let results = vec![result];
-        all.push(News::Finished(Finished { results }));
-    } else if chance.hits(400) {
+        all.push(News::Finished(finished(image)));
+    } else if image.is_some() || chance.hits(400) {
         let why = "as drawn by lot".to_owned();
         all.push(News::Reverting(Reverting { why }));
         all.push(News::Reverted(Reverted {
             kind: FailureKind::Verify.into(),
             reason: "as drawn by lot".to_owned(),
             log: String::new(),
+            booted_image_id: before(image),
         }));
     } else {
-        all.push(failed(FailureKind::Apply));
+        all.push(failed(FailureKind::Apply, image));
     }
     all.into_iter()
         .map(|news| (chance.length(step), news))
         .collect()
+}
+
+/// What runs is what was wanted.
+fn finished(image: Option<&Trial>) -> Finished {
+    if let Some(trial) = image {
+        return Finished {
+            booted_image_id: trial.change.to.clone(),
+            ..Finished::default()
+        };
+    }
+    let package = PackageResult {
+        name: "demo-0".to_owned(),
+        architecture: "all".to_owned(),
+        version: "1.1".to_owned(),
+        state: "installed".to_owned(),
+    };
+    Finished {
+        results: vec![package],
+        booted_image_id: String::new(),
+    }
 }

@@ -7,7 +7,7 @@ use evenkeel_proto::agent::{Fetch, Grant, Window};
 use evenkeel_simulator::own::{self, OwnNode};
 use evenkeel_simulator::truth::Leave;
 
-use super::{NOON, Puppet, own_node, own_node_with, target, turns};
+use super::{NOON, Puppet, own_node, own_node_with, quiet, target, turns};
 
 /// A node that is prepared for a window that opens in five minutes and is open for as long, with leave from before.
 async fn prepared(puppet: &Puppet, clock: &TestClock, node: &mut OwnNode) {
@@ -31,7 +31,7 @@ async fn our_own_agent_lets_its_poll_be_held_only_while_it_has_nothing_to_do() {
     let (puppet, clock) = (Puppet::default(), TestClock::new(NOON));
     let habits = own::Habits {
         holds: true,
-        ..own::Habits::default()
+        ..quiet()
     };
     let mut node = own_node_with(&puppet, &clock, TimeDelta::zero(), habits).await;
     puppet.state().tag = 7;

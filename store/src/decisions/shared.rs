@@ -203,6 +203,7 @@ impl Shared {
             running: os.image.clone(),
             speaks: about.protocol.clone(),
             last_end: about.last_end.cloned(),
+            bad_images: about.bad_images.to_vec(),
         })
     }
 

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::condition::Condition;
-use evenkeel_domain::decide::{LastEnd, Protocol};
+use evenkeel_domain::decide::{KnownBad, LastEnd, Protocol};
 use evenkeel_domain::eim::{Delivered, Seen};
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{HostId, InstanceId, OsId};
@@ -49,6 +49,8 @@ pub struct Brief {
     pub update_status: Status,
     /// What people should know about it.
     pub conditions: Vec<Condition>,
+    /// The images that failed on it, and since when we know.
+    pub bad_images: Vec<KnownBad>,
     /// The digest of what could be updated (see [`digest_of`]).
     pub available_digest: contents::Digest,
     /// How its last attempt ended.
@@ -82,6 +84,7 @@ impl NodeState {
             status: self.status.clone(),
             update_status: self.update_status.clone(),
             conditions: self.conditions.clone(),
+            bad_images: self.bad_images.clone(),
             available_digest: digest_of(&self.os_update_available),
             last_end: self.last_end.clone(),
             waiting: self.waiting.clone(),
@@ -140,7 +143,7 @@ struct BriefRow {
 }
 
 /// The columns that are read.
-const COLUMNS: [Column; 23] = [
+const COLUMNS: [Column; 24] = [
     Column::InstanceId,
     Column::OsId,
     Column::Provisioned,
@@ -162,6 +165,7 @@ const COLUMNS: [Column; 23] = [
     Column::LastEndVerdict,
     Column::Waiting,
     Column::Conditions,
+    Column::BadImages,
     Column::Sample,
     Column::Delivered,
 ];
@@ -258,6 +262,7 @@ fn brief(row: &QueryResult) -> Result<Brief, StoreError> {
             at: plain.update_status_at,
         },
         conditions: named(kept(row, "conditions"), TABLE, id, "conditions")?,
+        bad_images: named(kept(row, "bad_images"), TABLE, id, "bad_images")?,
         available_digest: digest(plain.available_digest, "available_digest")?,
         last_end: last_end(end, plain.last_end_target, id)?,
         waiting: plain.waiting,

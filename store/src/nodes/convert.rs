@@ -52,6 +52,7 @@ pub(super) fn into_row(tx: &Tx, state: &NodeState) -> Result<Model, StoreError> 
         sample,
         delivered: json(&state.delivered, state, "delivered")?,
         conditions: json(&state.conditions, state, "conditions")?,
+        bad_images: json(&state.bad_images, state, "bad_images")?,
         previous_boot_id: state.previous_boot_id.clone(),
         packages_digest: state.packages_digest.map(|digest| digest.to_vec()),
         booted_profile: booted.map(|image| image.profile_name.clone()),
@@ -113,6 +114,7 @@ impl TryFrom<Model> for NodeState {
         let seen = row.sample.map(serde_json::from_value).transpose().ok();
         let delivered = serde_json::from_value(row.delivered).ok();
         let conditions = serde_json::from_value(row.conditions).ok();
+        let bad_images = serde_json::from_value(row.bad_images).ok();
         let packages = row.packages_digest.map(TryInto::try_into).transpose().ok();
         let booted = row.booted_profile.zip(row.booted_image);
         Ok(Self {
@@ -136,6 +138,7 @@ impl TryFrom<Model> for NodeState {
             },
             os_update_available: row.os_update_available,
             conditions: named(conditions, TABLE, id, "conditions")?,
+            bad_images: named(bad_images, TABLE, id, "bad_images")?,
             previous_boot_id: row.previous_boot_id,
             packages_digest: named(packages, TABLE, id, "packages_digest")?,
             booted: booted.map(|(profile_name, image_id)| BootedImage {

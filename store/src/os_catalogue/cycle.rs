@@ -12,6 +12,9 @@ use crate::tx::{FleetTx, execute, one};
 
 const TABLE: &str = "os_cycles";
 
+/// The cycle of a claim, whose [`key`] are the first parameters.
+const HELD: &str = "registry = $1 AND holder = $2 AND claimed = $3";
+
 /// A wish for a cycle. One that is being met may have looked already at what the wish is about, so that gets one of its
 /// own.
 const REQUEST: &str = "INSERT INTO os_cycles AS c (registry, wanted) VALUES ($1, 1) \
@@ -83,20 +86,15 @@ pub async fn beat(
     progress: &Progress,
     lease: TimeDelta,
 ) -> Result<bool, StoreError> {
-    let sql = "UPDATE os_cycles SET step = $4, finished = $5, total = $6, \
-               lease_until = clock_timestamp() + $7 * interval '1 millisecond' \
-               WHERE registry = $1 AND holder = $2 AND claimed = $3";
-    let [registry, holder, number] = key(claim);
+    let changes = "step = $4, finished = $5, total = $6, \
+                   lease_until = clock_timestamp() + $7 * interval '1 millisecond'";
     let values = [
-        registry,
-        holder,
-        number,
         progress.step.name().into(),
         count(progress.finished),
         count(progress.total),
         milliseconds(lease),
     ];
-    Ok(execute(tx.conn(), sql, values).await? > 0)
+    change(tx, claim, changes, values).await
 }
 
 /// Ends a cycle: the wishes up to its number are met, however it went. False if it is another's by now.
@@ -105,20 +103,27 @@ pub async fn beat(
 /// The message is longer than 1,000 bytes, or the database cannot be reached.
 pub async fn finish(tx: &FleetTx, claim: &Claim, ended: &Ended) -> Result<bool, StoreError> {
     // One instant for both, and a later one than that at which the transaction began.
-    let sql = "UPDATE os_cycles SET done = claimed, claimed = NULL, holder = NULL, lease_until = NULL, \
-               step = 'idle', finished = 0, total = 0, outcome = $4, message = $5, not_before = $6, \
-               ended_at = statement_timestamp(), \
-               good_at = CASE WHEN $4 = 'good' THEN statement_timestamp() ELSE good_at END \
-               WHERE registry = $1 AND holder = $2 AND claimed = $3";
-    let [registry, holder, number] = key(claim);
+    let changes = "done = claimed, claimed = NULL, holder = NULL, lease_until = NULL, \
+                   step = 'idle', finished = 0, total = 0, outcome = $4, message = $5, not_before = $6, \
+                   ended_at = statement_timestamp(), \
+                   good_at = CASE WHEN $4 = 'good' THEN statement_timestamp() ELSE good_at END";
     let values = [
-        registry,
-        holder,
-        number,
         ended.outcome.name().into(),
         ended.message.as_str().into(),
         ended.not_before.into(),
     ];
+    change(tx, claim, changes, values).await
+}
+
+/// Changes a cycle for its holder; the values are the parameters behind its [`key`]. False if it is another's by now.
+async fn change<const N: usize>(
+    tx: &FleetTx,
+    claim: &Claim,
+    changes: &str,
+    values: [Value; N],
+) -> Result<bool, StoreError> {
+    let sql = format!("UPDATE os_cycles SET {changes} WHERE {HELD}");
+    let values = key(claim).into_iter().chain(values);
     Ok(execute(tx.conn(), sql, values).await? > 0)
 }
 
@@ -157,8 +162,7 @@ pub async fn state(tx: &FleetTx, registry: &str) -> Result<Option<CycleState>, S
 /// Whether a cycle is still its holder's. If it is, it stays so until the end of the transaction: nobody else can claim
 /// it between this and what is written for it.
 pub(super) async fn is_held(tx: &FleetTx, claim: &Claim) -> Result<bool, StoreError> {
-    let sql =
-        "SELECT 1 FROM os_cycles WHERE registry = $1 AND holder = $2 AND claimed = $3 FOR SHARE";
+    let sql = format!("SELECT 1 FROM os_cycles WHERE {HELD} FOR SHARE");
     Ok(one(tx.conn(), sql, key(claim)).await?.is_some())
 }
 

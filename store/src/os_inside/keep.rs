@@ -98,11 +98,6 @@ fn check(made: &Made) -> Result<OsSpec, Conflict> {
         let why = format!("platformBundle: longer than {longest} bytes");
         return Err(rule(why));
     }
-    let most = Inside::MAX_IMAGE_SIGNATURES;
-    if inside.image_signatures.len() > most {
-        let why = format!("imageSignatures: more than {most}");
-        return Err(rule(why));
-    }
     if inside
         .signature
         .as_ref()
@@ -127,10 +122,7 @@ fn has_nul(inside: &Inside) -> bool {
         .files
         .iter()
         .flat_map(|file| [&file.path, &file.place]);
-    let mut texts = texts
-        .into_iter()
-        .chain(&inside.image_signatures)
-        .chain(of_files);
+    let mut texts = texts.into_iter().chain(of_files);
     texts.any(|text| text.contains('\0')) || inside.signature.as_ref().is_some_and(holds_nul)
 }
 
@@ -166,12 +158,12 @@ async fn refer(tx: &Tx, inside: &Inside, now: Time) -> Result<(), StoreError> {
 /// Writes what is inside an operating system, in place of what was said before.
 async fn write(tx: &Tx, os: OsId, inside: &Inside) -> Result<(), StoreError> {
     let sql = "INSERT INTO os_inside (tenant_id, os_id, registry, repository, revision, artifact, platform_bundle, \
-               image_signatures, signature, files, packages_digest, existing_cves_digest, fixed_cves_digest, \
-               refreshed_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \
+               signature, files, packages_digest, existing_cves_digest, fixed_cves_digest, refreshed_at) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) \
                ON CONFLICT (tenant_id, os_id) DO UPDATE SET registry = excluded.registry, \
                repository = excluded.repository, revision = excluded.revision, artifact = excluded.artifact, \
-               platform_bundle = excluded.platform_bundle, image_signatures = excluded.image_signatures, \
-               signature = excluded.signature, files = excluded.files, packages_digest = excluded.packages_digest, \
+               platform_bundle = excluded.platform_bundle, signature = excluded.signature, \
+               files = excluded.files, packages_digest = excluded.packages_digest, \
                existing_cves_digest = excluded.existing_cves_digest, \
                fixed_cves_digest = excluded.fixed_cves_digest, refreshed_at = excluded.refreshed_at";
     let list = |digest: Option<Digest>| digest.map(|digest| digest.to_vec());
@@ -183,7 +175,6 @@ async fn write(tx: &Tx, os: OsId, inside: &Inside) -> Result<(), StoreError> {
         inside.revision.as_str().into(),
         inside.artifact.to_vec().into(),
         inside.platform_bundle.as_str().into(),
-        inside.image_signatures.clone().into(),
         inside.signature.clone().into(),
         Json(&inside.files).into(),
         list(inside.packages).into(),

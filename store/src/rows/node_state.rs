@@ -40,6 +40,7 @@ pub struct Model {
     pub waiting: String,
     pub said_packages_digest: Option<Vec<u8>>,
     pub available_digest: Vec<u8>,
+    pub bad_images: Json,
 }
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]

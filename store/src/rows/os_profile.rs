@@ -31,6 +31,7 @@ pub struct Model {
     pub fixed_cves_url: String,
     pub created_at: DateTimeUtc,
     pub updated_at: DateTimeUtc,
+    pub image_signatures: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]

@@ -24,6 +24,7 @@ pub struct Model {
     pub allow_downgrade: bool,
     pub offline_days: i32,
     pub rules: Json,
+    pub image_rules: Json,
 }
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]

@@ -1,7 +1,7 @@
 //! Rows of `update_runs`.
 
 use evenkeel_domain::package::PackageChange;
-use evenkeel_domain::run::{Account, Origin};
+use evenkeel_domain::run::{Account, ImageChange, Origin};
 use sea_orm::entity::prelude::*;
 
 use crate::keyed::Keyed;
@@ -39,6 +39,7 @@ pub struct Model {
     pub granted_id: Option<i32>,
     pub packages_digest: Option<Vec<u8>>,
     pub account: Kept<Account>,
+    pub image: Option<Kept<ImageChange>>,
 }
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]

@@ -4,10 +4,13 @@ use std::sync::atomic::Ordering;
 
 use chrono::TimeDelta;
 use evenkeel_domain::assignment::{Limits, Scope};
+use evenkeel_domain::decide::KnownBad;
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::id::{HostId, PolicyId, RegionId, SiteId};
 use evenkeel_domain::os::{OsKind, OsSpec, Sha256};
-use evenkeel_domain::policy::{PackageRules, PolicySpec, RebootRule, ServiceRule, Wish};
+use evenkeel_domain::policy::{
+    ImageRules, PackageRules, PolicySpec, RebootRule, ServiceRule, Wish,
+};
 use evenkeel_domain::schedule::{Cron, RepeatedSpec, ScheduleStatus, ScheduleTarget, Zone};
 use evenkeel_domain::text::Name;
 use evenkeel_domain::window::Opener;
@@ -23,6 +26,7 @@ use crate::house::{
     NOON, assign, bookworm, count, latest, node, project, region, site, spoke, stands_at, window,
     world,
 };
+use crate::os_inside::signature;
 
 #[tokio::test]
 async fn the_nearest_assignment_applies() {
@@ -318,6 +322,7 @@ fn image(version: &str) -> OsSpec {
         image_id: version.into(),
         image_url: "https://images.example/edge.raw.gz".into(),
         sha256: Sha256::NONE,
+        image_signatures: vec![signature("1")],
         ..bookworm()
     }
 }
@@ -345,13 +350,22 @@ async fn an_image_node_is_decided_by_the_images_of_its_profile() {
     assert_eq!(found.expect("an answer"), Some(made[1].clone()));
     let mut node = nodes::lock(&tx, host.id).await.expect("locked");
     node.os = made[0].id;
+    node.bad_images = vec![KnownBad {
+        sha256: Sha256::NONE,
+        since: NOON,
+    }];
     nodes::save(&tx, &node).await.expect("saved");
     let wish = Wish::target(Some(made[1].id), "", &[], "").expect("a wish");
     let spec = PolicySpec::parse("image", "", wish).expect("a policy");
+    let slow = ImageRules {
+        download_bytes_per_second: 1 << 20,
+        max_bytes: 1 << 30,
+        attempts: 3,
+    };
     let spec = PolicySpec {
         allow_downgrade: true,
         offline_days: 3,
-        ..spec
+        ..spec.imaged(slow).expect("rules for images")
     };
     let policy = policies::create(&tx, &spec, NOON).await.expect("created");
     assert_eq!(policy.spec, spec);
@@ -363,7 +377,13 @@ async fn an_image_node_is_decided_by_the_images_of_its_profile() {
     let mut versions: Vec<_> = world.wanted.images.iter().map(|i| &i.image_id).collect();
     versions.sort();
     assert_eq!(versions, ["3.0.10", "3.0.9"]);
-    assert_eq!(world.known.running.image_id, "3.0.9");
+    let running = &world.known.running;
+    assert_eq!(
+        (running.image_id.as_str(), running.architecture.as_str()),
+        ("3.0.9", "x86_64")
+    );
+    assert_eq!(running.signatures, [signature("1")]);
+    assert_eq!(world.known.bad_images, node.bad_images);
     let named = world.applies().and_then(|assigned| assigned.image.clone());
     assert_eq!(named.expect("it names one").os, made[1].id);
 }

@@ -2,10 +2,11 @@
 
 use chrono::TimeDelta;
 use evenkeel_domain::condition::{Condition, ConditionKind};
-use evenkeel_domain::decide::{LastEnd, Protocol, Verdict};
+use evenkeel_domain::decide::{KnownBad, LastEnd, Protocol, Verdict};
 use evenkeel_domain::eim::Seen;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{HostId, RunId};
+use evenkeel_domain::os::Sha256;
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::nodes::{self, Brief, Machine, NodeState, briefs, digest_of};
@@ -44,6 +45,12 @@ fn say(node: &mut NodeState, n: u32) {
         .map(|nth| Condition {
             kind: ConditionKind::AgentTrouble,
             text: format!("trouble {nth}"),
+            since: at,
+        })
+        .collect();
+    node.bad_images = (0..n % 4)
+        .map(|nth| KnownBad {
+            sha256: Sha256::parse("sha256", &format!("{nth:064x}")).expect("a digest"),
             since: at,
         })
         .collect();
@@ -169,6 +176,7 @@ async fn a_node_of_which_something_makes_no_sense_hides_no_other() {
     for (column, value) in [
         ("delivered", "{\"single\": 5}"),
         ("conditions", "[5]"),
+        ("bad_images", "[5]"),
         ("sample", "{}"),
     ] {
         let put = format!("UPDATE node_states SET {column} = '{value}' WHERE instance_id = {bad}");
@@ -180,7 +188,7 @@ async fn a_node_of_which_something_makes_no_sense_hides_no_other() {
         };
         assert!(matches!(error, StoreError::Corrupt { .. }), "{error:?}");
         drop(tx);
-        let sane = "UPDATE node_states SET delivered = '{}', conditions = '[]', sample = NULL";
+        let sane = "UPDATE node_states SET delivered = '{}', conditions = '[]', bad_images = '[]', sample = NULL";
         by_hand(&store, sane).await;
     }
 }

@@ -1,10 +1,9 @@
 //! The end of projects.
 
-use std::time::Duration;
-
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::testing::fresh_store;
 use evenkeel_store::{Conflict, Store, StoreError, hosts, os_inside, projects};
+use futures_util::future::join;
 
 use crate::house::{NOON, latest, project, region, registration, site};
 use crate::os_inside::{edge, somebody_waits};
@@ -66,24 +65,21 @@ async fn a_project_without_hosts_goes_with_what_it_holds() {
     project(&store, "ours").await;
 }
 
-#[tokio::test]
-async fn what_is_made_while_its_project_goes_is_refused() {
-    let store = fresh_store().await;
-    let tenant = project(&store, "ours").await;
+/// Fails unless what is made in a project that is about to go waits for that, and is refused then.
+async fn is_refused_as_it_goes(
+    store: &Store,
+    tenant: TenantId,
+    made: impl Future<Output = Result<(), StoreError>>,
+) {
     let going = store.fleet().await.expect("a transaction");
     projects::delete(&going, tenant, false)
         .await
         .expect("it goes");
-    let made = async {
-        let tx = store.tenant(tenant).await?;
-        hosts::register(&tx, &registration(1), NOON).await?;
-        tx.commit().await
-    };
     let gone = async {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        somebody_waits(store).await;
         going.commit().await
     };
-    let (made, gone) = futures_util::future::join(made, gone).await;
+    let (made, gone) = join(made, gone).await;
     gone.expect("committed");
     let (what, field) = ("project", "projectName");
     match made {
@@ -95,29 +91,25 @@ async fn what_is_made_while_its_project_goes_is_refused() {
 }
 
 #[tokio::test]
+async fn what_is_made_while_its_project_goes_is_refused() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let made = async {
+        let tx = store.tenant(tenant).await?;
+        hosts::register(&tx, &registration(1), NOON).await?;
+        tx.commit().await
+    };
+    is_refused_as_it_goes(&store, tenant, made).await;
+}
+
+#[tokio::test]
 async fn what_a_registry_has_does_not_come_into_a_project_that_goes() {
     let store = fresh_store().await;
     let tenant = project(&store, "ours").await;
-    let going = store.fleet().await.expect("a transaction");
-    projects::delete(&going, tenant, false)
-        .await
-        .expect("it goes");
-    let kept = async {
+    let kept = Box::pin(async {
         let tx = store.tenant(tenant).await?;
         os_inside::keep(&tx, &edge("3.0.1"), NOON).await?;
         tx.commit().await
-    };
-    let gone = async {
-        somebody_waits(&store).await;
-        going.commit().await
-    };
-    let (kept, gone) = futures_util::future::join(kept, gone).await;
-    gone.expect("committed");
-    let (what, field) = ("project", "projectName");
-    match kept {
-        Err(StoreError::Conflict(conflict)) => {
-            assert_eq!(conflict, Conflict::Dangling { what, field });
-        }
-        other => panic!("{other:?}"),
-    }
+    });
+    is_refused_as_it_goes(&store, tenant, kept).await;
 }

@@ -195,7 +195,6 @@ fn release(lists: [Option<Digest>; 3]) -> Made {
         revision: "0.3.1".to_owned(),
         artifact: [9; 32],
         platform_bundle: String::new(),
-        image_signatures: Vec::new(),
         signature: None,
         files: Vec::new(),
         packages,

@@ -1,7 +1,5 @@
 //! Lines of images, and what their nodes show when one changes.
 
-use std::time::Duration;
-
 use evenkeel_domain::id::{InstanceId, OsId};
 use evenkeel_domain::instance::Instance;
 use evenkeel_domain::os::{OsKind, OsSpec};
@@ -13,13 +11,26 @@ use evenkeel_store::{Store, nodes, os_profiles, projects};
 use futures_util::future::join;
 
 use crate::house::{NOON, bookworm, by_hand, node, project};
+use crate::os_inside::somebody_waits;
 
 /// An image of a line.
 async fn image(store: &Store, tenant: TenantId, line: &str, version: &str) -> OsId {
+    let architecture = bookworm().architecture;
+    image_for(store, tenant, (line, version), &architecture).await
+}
+
+/// The same for machines of an architecture.
+async fn image_for(
+    store: &Store,
+    tenant: TenantId,
+    (line, version): (&str, &str),
+    architecture: &str,
+) -> OsId {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let spec = OsSpec {
         kind: OsKind::Immutable,
         name: format!("{line} {version}"),
+        architecture: architecture.to_owned(),
         profile_name: line.to_owned(),
         image_id: version.to_owned(),
         ..bookworm()
@@ -124,6 +135,52 @@ async fn a_newer_image_is_shown_by_all_nodes_of_its_line_and_an_older_one_by_non
         assert_eq!(follow_all(&store).await, 0, "{older}");
     }
     assert_eq!(shown(&store, tenant, &edges[0]).await, "edge 3.0.10");
+}
+
+#[tokio::test]
+async fn each_node_is_shown_the_newest_image_that_is_made_for_it() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let mut nodes = Vec::new();
+    for (n, version, architecture) in [(1, "1", "x86_64"), (2, "1.1", "arm64"), (3, "1.2", "")] {
+        let os = image_for(&store, tenant, ("edge", version), architecture).await;
+        nodes.push(runs(&store, tenant, n, os).await);
+    }
+    let told = async || {
+        follow_all(&store).await;
+        let mut told = Vec::new();
+        for instance in &nodes {
+            told.push(shown(&store, tenant, instance).await);
+        }
+        told
+    };
+    // What is for no architecture fits all of them.
+    assert_eq!(told().await, ["edge 1.2", "edge 1.2", ""]);
+    image_for(&store, tenant, ("edge", "2"), "amd64").await;
+    image_for(&store, tenant, ("edge", "3"), "aarch64").await;
+    assert_eq!(told().await, ["edge 2", "edge 3", "edge 3"]);
+}
+
+#[tokio::test]
+async fn an_image_that_turns_out_to_be_for_other_machines_is_not_shown_any_more() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let old = image(&store, tenant, "edge", "1").await;
+    let new = image(&store, tenant, "edge", "2").await;
+    let instance = runs(&store, tenant, 1, old).await;
+    assert_eq!(follow_all(&store).await, 1);
+    for (architecture, changed, newest) in [("arm64", 1, ""), ("arm64", 0, ""), ("", 1, "edge 2")] {
+        let tx = store.tenant(tenant).await.expect("a transaction");
+        let mut spec = os_profiles::find(&tx, new).await.expect("an image").spec;
+        let is_another = spec.architecture != architecture;
+        spec.architecture = architecture.to_owned();
+        let said = os_profiles::change(&tx, new, &spec, NOON).await;
+        tx.commit().await.expect("committed");
+        said.expect("changed");
+        assert_eq!(behind(&store).await.len(), usize::from(is_another));
+        assert_eq!(follow_all(&store).await, changed, "{architecture}");
+        assert_eq!(shown(&store, tenant, &instance).await, newest);
+    }
 }
 
 #[tokio::test]
@@ -259,20 +316,6 @@ async fn lines_of_a_project_go_with_it() {
     assert!(!done(&store, &line).await);
     image(&store, theirs, "edge", "2").await;
     assert_eq!(follow_all(&store).await, 1, "the other project stays");
-}
-
-/// Waits until somebody in the database of a store waits for a lock.
-async fn somebody_waits(store: &Store) {
-    let sql = "DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_stat_activity \
-               WHERE datname = current_database() AND wait_event_type = 'Lock') \
-               THEN RAISE 'nobody waits'; END IF; END $$";
-    let waits = async {
-        while store.unprepared(sql).await.is_err() {
-            tokio::task::yield_now().await;
-        }
-    };
-    let within = Duration::from_secs(4);
-    tokio::time::timeout(within, waits).await.expect("a wait");
 }
 
 #[tokio::test]

@@ -3,7 +3,9 @@
 use chrono::TimeDelta;
 use evenkeel_domain::custom_config::CustomConfigSpec;
 use evenkeel_domain::id::{CustomConfigId, LocalAccountId, OsId};
-use evenkeel_domain::instance::{Instance, InstanceKind, InstanceState, NewInstance};
+use evenkeel_domain::instance::{
+    FailedImage, ImageSlot, Instance, InstanceKind, InstanceState, NewInstance,
+};
 use evenkeel_domain::local_account::LocalAccountSpec;
 use evenkeel_domain::os::{OsSpec, SecurityFeature};
 use evenkeel_domain::tenant::TenantId;
@@ -15,8 +17,10 @@ use evenkeel_store::{
     Conflict, Store, StoreError, contacts, custom_configs, hosts, instances, local_accounts, nodes,
     os_profiles,
 };
+use serde_json::{Value, json};
 
 use crate::house::{NOON, bookworm, contact, node, project, registration, spoke, world};
+use crate::os_inside::signature;
 
 const KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0nGkPCXr4cVvoPZ0zZ9CqDk3Pqk1LQmV0h8eCDfX5T";
@@ -163,7 +167,7 @@ async fn a_change_of_an_instance_touches_only_what_it_names() {
 }
 
 #[tokio::test]
-async fn an_entry_of_the_catalogue_changes_its_architecture_and_labels_only() {
+async fn an_entry_of_the_catalogue_changes_its_architecture_labels_and_signatures_only() {
     let store = fresh_store().await;
     let tenant = project(&store, "ours").await;
     let tx = store.tenant(tenant).await.expect("a transaction");
@@ -175,6 +179,7 @@ async fn an_entry_of_the_catalogue_changes_its_architecture_and_labels_only() {
         name: "another".into(),
         architecture: "aarch64".into(),
         metadata: r#"{"ring":"1"}"#.into(),
+        image_signatures: vec![signature("1"), signature("2")],
         ..bookworm()
     };
     let changed = os_profiles::change(&tx, made.id, &spec, later).await;
@@ -189,6 +194,43 @@ async fn an_entry_of_the_catalogue_changes_its_architecture_and_labels_only() {
     assert_eq!((changed.created_at, changed.updated_at), (NOON, later));
     let missing = os_profiles::change(&tx, OsId::nth(4_711), &spec, later).await;
     assert!(matches!(missing, Err(StoreError::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn an_instance_is_told_with_its_slots_and_the_images_that_failed() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (host, instance) = node(&store, tenant, 1).await;
+    let told = async |facts: Value| {
+        let tx = store.tenant(tenant).await.expect("a transaction");
+        let mut node = nodes::lock(&tx, host.id).await.expect("locked");
+        node.facts = facts;
+        nodes::save(&tx, &node).await.expect("saved");
+        let whole = instances::find_whole(&tx, instance.id).await;
+        tx.commit().await.expect("committed");
+        whole.map(|(whole, _)| (whole.slots, whole.failed_images))
+    };
+    let slot = |name: &str, state: &str, image_id: &str| ImageSlot {
+        name: name.into(),
+        state: state.into(),
+        image_id: image_id.into(),
+    };
+    let slots = vec![slot("root-a", "good", "1.0"), slot("root-b", "bad", "1.1")];
+    let failed = vec![FailedImage {
+        sha256: "b".repeat(64),
+        image_id: "1.1".into(),
+        why: "it did not come up in 3 boots".into(),
+    }];
+    let said = json!({"slots": slots, "badImages": failed});
+    assert_eq!(told(said).await.expect("whole"), (slots, failed));
+    // One that is updated by packages has none, and an older server kept none.
+    for said in [json!({"slots": [], "badImages": []}), json!({})] {
+        assert_eq!(told(said).await.expect("whole"), (vec![], vec![]));
+    }
+    for nonsense in [json!({"slots": 5}), json!({"badImages": [5]})] {
+        let refused = told(nonsense).await.expect_err("it makes no sense");
+        assert!(matches!(refused, StoreError::Corrupt { .. }), "{refused:?}");
+    }
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ mod house;
 mod housekeeping;
 mod image_lines;
 mod instances;
+mod last_release;
 mod listing;
 mod listing_model;
 mod listing_oracle;

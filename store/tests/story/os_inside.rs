@@ -20,6 +20,11 @@ use serde_json::json;
 
 use crate::house::{NOON, bookworm, project};
 
+/// What the holder of a key says of an image.
+pub fn signature(digit: &str) -> String {
+    format!("{}:MEUCIQ+/a9==", digit.repeat(64))
+}
+
 /// A version of an image that a registry has, without lists.
 pub fn edge(version: &str) -> Made {
     let digest = |letter: &str| Sha256::parse("sha256", &letter.repeat(64)).expect("a digest");
@@ -40,6 +45,7 @@ pub fn edge(version: &str) -> Made {
             image_id: version.into(),
             image_url: path,
             sha256: digest("a"),
+            image_signatures: vec![signature("1")],
             ..bookworm()
         },
         inside: Inside {
@@ -48,7 +54,6 @@ pub fn edge(version: &str) -> Made {
             revision: "0.3.1".into(),
             artifact: [1; 32],
             platform_bundle: String::new(),
-            image_signatures: vec!["a statement".into()],
             signature: Some(json!({ "key": "a key", "payload": "a payload" })),
             files: vec![image],
             packages: None,
@@ -184,6 +189,7 @@ async fn an_operating_system_is_made_once_and_then_says_what_its_profile_says() 
     second.spec.name = "Edge renamed".into();
     second.spec.description = "Better.".into();
     second.spec.metadata = r#"{"release":"0.3.2"}"#.into();
+    second.spec.image_signatures.push(signature("2"));
     assert_eq!(keep(&store, tenant, &second).await, Kept::Refreshed(os));
     let (profile, inside) = found(&store, tenant, os).await;
     let told = OsSpec {
@@ -202,21 +208,22 @@ async fn what_a_person_changed_stays_until_the_profile_is_another_one() {
     let tx = store.tenant(tenant).await.expect("a transaction");
     let own = OsSpec {
         metadata: r#"{"ours":"yes"}"#.into(),
+        image_signatures: vec![signature("2")],
         ..made.spec.clone()
     };
     os_profiles::change(&tx, os, &own, NOON)
         .await
         .expect("changed");
     tx.commit().await.expect("committed");
-    let metadata = async || found(&store, tenant, os).await.0.spec.metadata;
+    let told = async || found(&store, tenant, os).await.0.spec;
 
     assert_eq!(keep(&store, tenant, &made).await, Kept::Same(os));
     made.inside.fixed_cves = list(&store, tenant, 7, "[]").await;
     assert_eq!(keep(&store, tenant, &made).await, Kept::Refreshed(os));
-    assert_eq!(metadata().await, own.metadata);
+    assert_eq!(told().await, own);
     made.inside.artifact = [2; 32];
     assert_eq!(keep(&store, tenant, &made).await, Kept::Refreshed(os));
-    assert_eq!(metadata().await, made.spec.metadata);
+    assert_eq!(told().await, made.spec);
 }
 
 #[tokio::test]
@@ -330,7 +337,6 @@ fn impossible() -> Vec<(Made, &'static str)> {
     bad(nul, &|made| made.inside.repository.push('\0'));
     bad(nul, &|made| made.inside.revision.push('\0'));
     bad(nul, &|made| made.inside.platform_bundle.push('\0'));
-    bad(nul, &|made| made.inside.image_signatures.push("\0".into()));
     bad(nul, &|made| made.inside.files[0].path.push('\0'));
     bad(nul, &|made| made.inside.files[0].place.push('\0'));
     bad(nul, &|made| {
@@ -346,7 +352,10 @@ fn impossible() -> Vec<(Made, &'static str)> {
         made.inside.platform_bundle = "x".repeat(10_001);
     });
     bad("imageSignatures", &|made| {
-        made.inside.image_signatures = vec![String::new(); 9];
+        made.spec.image_signatures = vec![signature("1"); 9];
+    });
+    bad("imageSignatures", &|made| {
+        made.spec.image_signatures.push("\0".into());
     });
     bad("signature", &|made| made.inside.signature = Some(json!([])));
     bad("installedPackages", &|made| {
@@ -396,11 +405,11 @@ async fn what_is_just_short_enough_is_kept() {
     let tenant = project(&store, "ours").await;
     let mut made = edge("3.0.1");
     made.inside.platform_bundle = "ä".repeat(5_000);
-    made.inside.image_signatures = vec!["x".repeat(500); 8];
+    made.spec.image_signatures = vec![format!("{}:{}", "1".repeat(64), "x".repeat(191)); 8];
     made.inside.signature = Some(json!({ "a": "\\u0000", "b": [1, 2.5, null, true] }));
     let os = make(&store, tenant, &made).await;
-    let (_, inside) = found(&store, tenant, os).await;
-    assert_eq!(inside, made.inside);
+    let (profile, inside) = found(&store, tenant, os).await;
+    assert_eq!((profile.spec, inside), (made.spec, made.inside));
 }
 
 #[tokio::test]

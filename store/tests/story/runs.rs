@@ -4,7 +4,7 @@ use chrono::TimeDelta;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::package::PackageChange;
 use evenkeel_domain::policy::{PolicySpec, Wish};
-use evenkeel_domain::run::{AttemptId, Origin, Patience, RunEvent, UpdateRun};
+use evenkeel_domain::run::{AttemptId, ImageChange, Origin, Patience, RunEvent, UpdateRun};
 use evenkeel_domain::schedule::ScheduleTarget;
 use evenkeel_store::decisions::Reading;
 use evenkeel_store::runs::{self, Opening, Subject, Together};
@@ -74,6 +74,70 @@ async fn a_run_is_moved_and_its_history_kept() {
             "4 finished->succeeded"
         ]
     );
+}
+
+#[tokio::test]
+async fn a_run_says_which_image_ran_before_it_and_which_one_after() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let planned = ImageChange {
+        profile_name: "edge".into(),
+        before: "1.0".into(),
+        wanted: "1.1".into(),
+        booted: None,
+    };
+    let booted = |version: &str| ImageChange {
+        booted: Some(version.into()),
+        ..planned.clone()
+    };
+    // An agent of before tells no plan of images, or not what it has booted; one that knows nothing says so.
+    for (n, plan, end, wanted) in [
+        (1, Some(&planned), Some("1.1"), Some(booted("1.1"))),
+        (2, Some(&planned), Some(""), Some(booted(""))),
+        (3, Some(&planned), None, Some(planned.clone())),
+        (4, None, Some("1.1"), None),
+        (5, None, None, None),
+    ] {
+        let (_, instance) = node(&store, tenant, n).await;
+        let tx = store.tenant(tenant).await.expect("a transaction");
+        let mut first = numbered(RunEvent::Downloading, 1);
+        first.evidence.image = plan.cloned();
+        let mut last = numbered(RunEvent::Finished, 3);
+        last.evidence.booted = end.map(str::to_owned);
+        let (subject, patience) = (attempt(&instance, n), Patience::default());
+        let run = runs::advance(&tx, subject, &first, &patience, NOON).await;
+        let run = run.expect("opened");
+        assert_eq!(run.image.as_ref(), plan, "{n}");
+        for event in [numbered(RunEvent::Began, 2), last] {
+            let moved = runs::advance(&tx, Subject::Run(run.id), &event, &patience, NOON).await;
+            moved.expect("moved");
+        }
+        tx.commit().await.expect("committed");
+        let tx = store.tenant(tenant).await.expect("a transaction");
+        let (whole, _) = runs::find_whole(&tx, run.id).await.expect("it is there");
+        assert_eq!(whole.run.image, wanted, "{n}");
+    }
+}
+
+#[tokio::test]
+async fn a_plan_that_is_told_anew_replaces_the_one_before() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (_, instance) = node(&store, tenant, 1).await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let (mut subject, patience) = (attempt(&instance, 1), Patience::default());
+    for (number, wanted) in [(1, "1.1"), (2, "1.2")] {
+        let change = ImageChange {
+            wanted: wanted.into(),
+            ..ImageChange::default()
+        };
+        let mut event = numbered(RunEvent::Downloading, number);
+        event.evidence.image = Some(change.clone());
+        let run = runs::advance(&tx, subject, &event, &patience, NOON).await;
+        let run = run.expect("moved");
+        assert_eq!(run.image, Some(change));
+        subject = Subject::Run(run.id);
+    }
 }
 
 /// The thousandth entry says that no more is kept, unless it is the end itself.

@@ -235,6 +235,15 @@ impl Book {
         })
     }
 
+    /// Whether a person may have ordered an update in a stretch.
+    pub fn has_order(&self, (from, to): Span) -> bool {
+        let mut orders = self.windows.iter().filter(|opened| opened.is_order);
+        orders.any(|order| {
+            let Step { asked, done } = order.held.made;
+            asked <= to && done.is_none_or(|done| from <= done)
+        })
+    }
+
     /// Whether a window was cancelled before a question was asked, and no order came after that and before its answer.
     pub fn is_cancelled(&self, window: Span, (asked, answered): Span) -> bool {
         self.cancels((asked, answered))

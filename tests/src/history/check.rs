@@ -2,6 +2,7 @@
 
 mod delivery;
 mod eim;
+mod images;
 mod own;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,11 @@ pub enum Rule {
     NoImageUnwished,
     /// A node is not told another image while it is brought to one.
     TargetIsFrozen,
+    /// An image that a node fell back from is tried there again only by an order that was given after that, and never
+    /// with leave from before.
+    NoBadImageUnordered,
+    /// A run says which image ran before, which was wanted and which ran in the end.
+    BootedIsTrue,
 }
 
 impl fmt::Display for Violation {
@@ -81,6 +87,7 @@ pub fn own_node(member: &Member, truth: &OwnTruth, runs: &[&Run], book: &Book) -
     one_at_a_time(&mut findings, runs);
     given_up(&mut findings, runs, book);
     own::own(&mut findings, truth, runs, book);
+    images::images(&mut findings, truth, runs, book);
     findings.found
 }
 

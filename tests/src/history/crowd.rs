@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
 use evenkeel_kit::SystemClock;
+use evenkeel_proto::agent::BootedImage;
 use evenkeel_simulator::chance::Chance;
 use evenkeel_simulator::clock::NodeClock;
 use evenkeel_simulator::eim::{self, EimNode};
@@ -297,13 +298,17 @@ async fn join(
     match (is_eim, os) {
         (true, None) => door.register(desk, uuid).await,
         (true, Some(os)) => door.register_with(desk, uuid, os).await,
-        (false, None) => door.enroll(uuid, chance).await,
+        (false, None) => door.enroll(uuid, None, chance).await,
         (false, Some(os)) => {
-            // What it runs is known before it joins.
-            door.register_with(desk, uuid, os).await;
-            let (member, credential) = door.enroll(uuid, chance).await;
-            let is_image = true;
-            (Member { is_image, ..member }, credential)
+            // What it runs is known before it joins, or it says so itself.
+            if chance.hits(500) {
+                door.register_with(desk, uuid, os).await;
+            }
+            let booted = BootedImage {
+                profile_name: PROFILE.to_owned(),
+                image_id: Gallery::first_picture().image,
+            };
+            door.enroll(uuid, Some(booted), chance).await
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use chrono::TimeDelta;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
-use evenkeel_proto::agent::{EnrollRequest, Identity, OsRelease};
+use evenkeel_proto::agent::{BootedImage, EnrollRequest, Identity, OsRelease};
 use evenkeel_simulator::chance::Chance;
 use evenkeel_simulator::line;
 use reqwest::Method;
@@ -66,11 +66,18 @@ impl Door {
         self.channels = open.collect();
     }
 
-    /// Our own agent joins. Returns where it is and its credential.
+    /// Our own agent joins, on a system that is updated by images if it names one. Returns where it is and its
+    /// credential.
     ///
     /// # Panics
     /// It is not let in.
-    pub async fn enroll(&self, uuid: Uuid, chance: &mut Chance) -> (Member, String) {
+    pub async fn enroll(
+        &self,
+        uuid: Uuid,
+        image: Option<BootedImage>,
+        chance: &mut Chance,
+    ) -> (Member, String) {
+        let is_image = image.is_some();
         let key = [chance.uuid(), chance.uuid(), chance.uuid()];
         let request = EnrollRequest {
             join_token: self.token.clone(),
@@ -88,6 +95,7 @@ impl Door {
             architecture: "amd64".to_owned(),
             public_key: key.iter().flat_map(|part| *part.as_bytes()).collect(),
             agent_version: "0.1.0".to_owned(),
+            booted_image: image,
         };
         let mut client = AgentServiceClient::new(self.channels[0].clone());
         let answer = client
@@ -100,7 +108,7 @@ impl Door {
             instance: answer.instance_id,
             site: String::new(),
             is_eim: false,
-            is_image: false,
+            is_image,
         };
         (member, answer.credential)
     }

@@ -27,6 +27,8 @@ pub struct Operator {
     /// What windows and wishes can be meant for, wide scopes first.
     wide: Vec<Scope>,
     members: Vec<Member>,
+    /// Those of our own agent that are updated by images.
+    imaged: Vec<Member>,
     pub(super) book: Book,
     /// The ids of schedules in the book, by their place in it.
     schedules: Vec<(String, usize)>,
@@ -62,12 +64,14 @@ impl Operator {
             patience,
             ..gallery.book()
         };
+        let is_imaged = |member: &&Member| member.is_image && !member.is_eim;
         let mut operator = Self {
             desk,
             chance,
             policies,
             gallery,
             wide,
+            imaged: members.iter().filter(is_imaged).cloned().collect(),
             members,
             book,
             schedules: Vec::new(),
@@ -138,16 +142,37 @@ impl Operator {
                 let scope = self.pause_scope();
                 self.pause(scope).await;
             }
-            86..=95 => self.resume().await,
+            86..=92 => self.resume().await,
+            // What failed on a node stays away from it until somebody orders it.
+            93..=95 => {
+                let member = self.held_back().await;
+                self.order(member, true).await;
+            }
             _ => {
                 let member = self.member();
-                self.order(member).await;
+                let is_now = self.chance.hits(600);
+                self.order(member, is_now).await;
             }
         }
     }
 
     fn member(&mut self) -> Member {
         self.chance.pick(&self.members).clone()
+    }
+
+    /// A node of our own agent that is updated by images: one whose image failed there, if there is one.
+    async fn held_back(&mut self) -> Member {
+        let any = self.chance.pick(&self.imaged).clone();
+        for member in &self.imaged {
+            let path = format!("/compute/instances/{}", member.instance);
+            let instance = self.desk.get(&path).await;
+            let mut conditions = instance["conditions"].as_array().into_iter().flatten();
+            // Not always the first of them: it may fail again and again.
+            if conditions.any(|one| one["type"] == "quarantined") && self.chance.hits(500) {
+                return member.clone();
+            }
+        }
+        any
     }
 
     fn wide_scope(&mut self) -> Scope {
@@ -335,9 +360,9 @@ impl Operator {
         }
     }
 
-    async fn order(&mut self, member: Member) {
+    /// Orders an update of a node now, or that what has not begun is given up.
+    async fn order(&mut self, member: Member, is_now: bool) {
         let path = format!("/compute/instances/{}/order", member.instance);
-        let is_now = self.chance.hits(600);
         let seconds = self.chance.signed(3, 20);
         let body = if is_now {
             json!({ "kind": "now", "seconds": seconds, "reason": "as drawn by lot" })

@@ -44,7 +44,7 @@ impl Racer {
     pub async fn own(door: &mut Door, replicas: &Replicas, chance: &mut Chance) -> Self {
         door.connect(replicas);
         let uuid = chance.uuid();
-        let (member, credential) = door.enroll(uuid, chance).await;
+        let (member, credential) = door.enroll(uuid, None, chance).await;
         Self {
             member,
             uuid,

@@ -20,6 +20,9 @@ pub struct Run {
     pub attempt: Option<Uuid>,
     /// Where it stands.
     pub state: String,
+    /// The versions of an image that ran before, that was wanted and that ran in the end, the last one empty if that is
+    /// not known; none if it was for packages.
+    pub image: Option<(String, String, String)>,
     /// Everything that happened, in order.
     pub events: Vec<Entry>,
 }
@@ -77,11 +80,19 @@ impl Run {
                 .and_then(|number| u32::try_from(number).ok()),
             at: text(&value["time"]).parse().expect("a time"),
         };
+        let image = |image: &Value| {
+            (
+                text(&image["before"]),
+                text(&image["wanted"]),
+                text(&image["booted"]),
+            )
+        };
         Self {
             id: text(&value["resourceId"]),
             instance: text(&value["instance"]["resourceId"]),
             attempt: text(&value["attempt"]).parse().ok(),
             state: text(&value["state"]),
+            image: Some(&value["image"]).filter(|it| it.is_object()).map(image),
             events: value["events"]
                 .as_array()
                 .into_iter()

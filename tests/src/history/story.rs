@@ -105,8 +105,13 @@ impl Lines {
             }
             if let Some(last) = attempt.events.last() {
                 let text = format!(
-                    "node     {name}: acknowledged {}, forgotten {}, leave {:?}, {:?}",
-                    attempt.acknowledged, attempt.forgotten, attempt.leave, attempt.image
+                    "node     {name}: acknowledged {}, forgotten {}, leave {:?}, {:?}, again {}, runs {:?}",
+                    attempt.acknowledged,
+                    attempt.forgotten,
+                    attempt.leave,
+                    attempt.image,
+                    attempt.again,
+                    attempt.booted
                 );
                 self.add(last.at.truth, text);
             }
@@ -186,6 +191,9 @@ impl Lines {
                     entry.at,
                     format!("recorded {}{attempt}: {event} -> {state}{number}", run.id),
                 );
+            }
+            if let (Some(image), Some(last)) = (&run.image, run.events.last()) {
+                self.add(last.at, format!("recorded {}: {image:?}", run.id));
             }
         }
     }

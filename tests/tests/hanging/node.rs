@@ -293,6 +293,7 @@ async fn enroll(channel: Channel, token: &str, nth: u8) -> Result<EnrollResponse
         architecture: "amd64".to_owned(),
         public_key: vec![nth; 44],
         agent_version: "0.1.0".to_owned(),
+        booted_image: None,
     };
     let answer = AgentServiceClient::new(channel).enroll(request).await?;
     Ok(answer.into_inner())

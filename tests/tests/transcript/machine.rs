@@ -53,6 +53,7 @@ impl Machine {
             architecture: "amd64".to_owned(),
             public_key: [uuid(nth).as_bytes(), uuid(nth).as_bytes()].concat(),
             agent_version: "0.1.0".to_owned(),
+            booted_image: None,
         };
         let joined = client.enroll(request).await.expect("a machine joins");
         Self {
@@ -153,6 +154,7 @@ impl Machine {
         };
         let finished = News::Finished(Finished {
             results: vec![result],
+            ..Finished::default()
         });
         self.report(target, finished, Some(account)).await;
         self.poll(true).await;

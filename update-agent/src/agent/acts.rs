@@ -331,10 +331,48 @@ fn is_told_anew(wanted: &Target, open: &Target) -> bool {
     matches!(wanted.wish, Wish::Image(_)) && !is_another(wanted, open) && wanted != open
 }
 
-/// The name under which is remembered what became of a wish: its digest, and that of the file of an image.
+/// The name under which is remembered what became of a wish: its digest, and that of the file of an image. One that a
+/// person ordered although it failed is another wish: it does not wait because the one before it was just seen through.
 pub(super) fn wish_name(target: &Target) -> String {
     match &target.wish {
-        Wish::Image(image) => format!("{} {}", target.digest, image.sha256),
+        Wish::Image(image) => {
+            let again = if image.again { " again" } else { "" };
+            format!("{} {}{again}", target.digest, image.sha256)
+        }
         Wish::Packages(_) | Wish::Unknown => target.digest.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ImageWish, Sha256};
+
+    fn target(wish: ImageWish) -> Target {
+        Target {
+            digest: "os".into(),
+            wish: Wish::Image(wish),
+        }
+    }
+
+    #[test]
+    fn what_became_of_an_image_says_nothing_of_its_order_and_nothing_of_another_file() {
+        let wish = ImageWish::sample("1.1");
+        let ordered = ImageWish {
+            again: true,
+            ..wish.clone()
+        };
+        let rebuilt = ImageWish {
+            sha256: Sha256::of(b"rebuilt"),
+            ..wish.clone()
+        };
+        let signed = ImageWish {
+            signatures: vec!["k:s".into()],
+            ..wish.clone()
+        };
+        let name = wish_name(&target(wish));
+        assert_ne!(wish_name(&target(ordered)), name);
+        assert_ne!(wish_name(&target(rebuilt)), name);
+        assert_eq!(wish_name(&target(signed)), name);
     }
 }

@@ -8,17 +8,20 @@ use std::sync::Arc;
 use anyhow::Context;
 use evenkeel_kit::telemetry;
 
+use super::images::await_late;
 use super::{runtime, settle};
 use crate::cli::Enroll;
 use crate::config::Config;
 use crate::identity::{Identity, Marks};
 use crate::link::{Applicant, Enrolled, GrpcLink, JoinToken, Link, Trust};
 use crate::lock::AgentLock;
+use crate::modules::image::boot_control;
 use crate::modules::packages::Tools;
 use crate::node::{self, Node};
-use crate::os::{self, OsRelease};
+use crate::os::{self, BootedImage, OsRelease};
 use crate::place::Place;
 use crate::runner::HostRunner;
+use crate::trial;
 
 /// Makes this machine a node.
 pub fn enroll(arguments: &Enroll) -> anyhow::Result<ExitCode> {
@@ -76,18 +79,43 @@ async fn architecture(config: &Config, place: &Place) -> anyhow::Result<String> 
     architecture.context("this root has no working dpkg")
 }
 
+/// The image that runs, if it is one of two that may. A machine with packages may have been made as an image, too: it
+/// stays one with packages. Fails on trial: a node must not be known by an image that may be gone with the next boot.
+/// Fails also where nothing but the boot partition is missing: what comes in as a machine with packages stays one.
+async fn booted_image(config: &Config, place: &Place) -> anyhow::Result<Option<BootedImage>> {
+    anyhow::ensure!(
+        !trial::is_watched(place),
+        "the image that runs is on trial, and the next boot may be one of another: enrol when that is decided, or from an \
+         image whose boot entry has no counter"
+    );
+    let may_be_late = boot_control::may_be_late(place, &config.image);
+    if may_be_late {
+        await_late(place, &config.image).await;
+    }
+    let runner = Arc::new(HostRunner::new(place.root()));
+    let has_slots = boot_control::find(place, runner, &config.image).is_some();
+    anyhow::ensure!(
+        has_slots || !may_be_late,
+        "systemd-boot started this machine, which has two slots for images, and its boot partition is not found: see \
+         that it is mounted, and enrol then"
+    );
+    Ok(OsRelease::of(place).booted_image().filter(|_| has_slots))
+}
+
 async fn apply(
     arguments: &Enroll,
     token: &JoinToken,
     config: &Config,
     place: &Place,
 ) -> anyhow::Result<Enrolled> {
+    let booted_image = booted_image(config, place).await?;
     let applicant = Applicant {
         token: token.text.clone(),
         identity: Identity::of(place, arguments.uuid)?,
         os_release: OsRelease::of(place),
         architecture: architecture(config, place).await?,
         public_key: node::public_key(place)?,
+        booted_image,
     };
     let proxy = config.proxy().context("read the configuration")?;
     let (server, ca) = (&arguments.server, arguments.ca.as_deref());
@@ -112,4 +140,85 @@ async fn apply(
     }
     .save(place)?;
     Ok(enrolled)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn write(place: &Place, path: &str, content: &str) {
+        let path = place.inside(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("the folder");
+        fs::write(path, content).expect("the file");
+    }
+
+    /// How the firmware names a variable of the loader.
+    fn variable(name: &str) -> String {
+        format!("/sys/firmware/efi/efivars/{name}-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f")
+    }
+
+    #[tokio::test]
+    async fn a_machine_says_which_image_it_runs_only_if_it_has_slots_for_them() {
+        let root = tempfile::tempdir().unwrap();
+        let place = Place::new(root.path(), None);
+        let mut config = Config::default();
+        let made_by_mkosi = "ID=debian\nIMAGE_ID=edge\nIMAGE_VERSION=1.0\n";
+        write(&place, "/etc/os-release", made_by_mkosi);
+        assert_eq!(booted_image(&config, &place).await.unwrap(), None);
+
+        config.image.tool = Some("/usr/bin/os-update-tool.sh".into());
+        let image = booted_image(&config, &place).await.unwrap().unwrap();
+        assert_eq!(image.profile_name, "edge");
+        assert_eq!(image.image_id, "1.0");
+
+        write(&place, "/etc/os-release", "ID=debian\n");
+        assert_eq!(booted_image(&config, &place).await.unwrap(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_with_slots_does_not_enrol_without_its_boot_partition() {
+        let root = tempfile::tempdir().unwrap();
+        let place = Place::new(root.path(), None);
+        let config = Config::default();
+        let made_by_mkosi = "ID=debian\nIMAGE_ID=edge\nIMAGE_VERSION=1.0\n";
+        write(&place, "/etc/os-release", made_by_mkosi);
+        for (number, label) in [(2, "root-a"), (3, "root-b")] {
+            let uevent = format!("DEVNAME=vda{number}\nPARTNAME={label}\n");
+            write(
+                &place,
+                &format!("/sys/class/block/vda{number}/uevent"),
+                &uevent,
+            );
+        }
+        // Started by no loader that the agent knows: nothing is waited for.
+        assert_eq!(booted_image(&config, &place).await.unwrap(), None);
+
+        let loader: String = "systemd-boot 252".chars().flat_map(|c| [c, '\0']).collect();
+        let loader = format!("\u{7}\0\0\0{loader}\0\0");
+        write(&place, &variable("LoaderInfo"), &loader);
+        let error = booted_image(&config, &place).await.unwrap_err();
+        assert!(error.to_string().contains("boot partition"), "{error}");
+
+        write(&place, "/efi/EFI/systemd/systemd-bootx64.efi", "MZ");
+        write(&place, "/efi/loader/loader.conf", "");
+        let mount = "23 22 254:1 / /efi rw - vfat /dev/vda1 rw\n";
+        write(&place, "/proc/self/mountinfo", mount);
+        let image = booted_image(&config, &place).await.unwrap().unwrap();
+        assert_eq!(image.image_id, "1.0");
+    }
+
+    #[tokio::test]
+    async fn no_machine_enrols_from_an_image_on_trial() {
+        let root = tempfile::tempdir().unwrap();
+        let place = Place::new(root.path(), None);
+        let config = Config::default();
+        write(&place, &variable("LoaderBootCountPath"), "");
+        let error = booted_image(&config, &place).await.unwrap_err();
+        assert!(error.to_string().contains("is on trial"), "{error}");
+        // The trial is over, and this boot goes on.
+        write(&place, "/run/evenkeel/trial-over", "");
+        assert_eq!(booted_image(&config, &place).await.unwrap(), None);
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_kit::Secret;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use url::Url;
 
 use super::workshop::Workshop;
@@ -36,6 +36,9 @@ const ROUNDS: usize = 3;
 /// left undone stays so until the next start.
 const TRIES: usize = 3;
 const PAUSE: Duration = Duration::from_secs(2);
+
+/// So long a boot partition is waited for that is not mounted yet.
+const LATE: Duration = Duration::from_secs(10);
 
 /// The slots of a system and everything that fills them.
 pub struct Images {
@@ -135,6 +138,13 @@ fn home(place: &Place) -> String {
         (Some(host), Some(port)) => format!("{host}:{port}"),
         _ => String::new(),
     }
+}
+
+/// Waits, but not for long, for a boot partition that [may be late](boot_control::may_be_late).
+pub async fn await_late(place: &Place, config: &ImageConfig) {
+    timeout(LATE, boot_control::has_come(place, config))
+        .await
+        .ok();
 }
 
 /// Makes the record of the slots fit what runs and what the loader would start, and does what that asks for. Before

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use evenkeel_kit::{Lifecycle, telemetry};
-use tokio::time::timeout;
 
-use super::images::{SharedLink, demands_server, reconcile};
+use super::images::{SharedLink, await_late, demands_server, reconcile};
 use super::workshop::Workshop;
 use super::{runtime, settle};
 use crate::agent::{Agent, Parts};
@@ -31,9 +30,6 @@ const NOT_SET_UP: u8 = 78;
 
 /// So long an end waits for work on disks that is not done.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
-
-/// So long a start waits for a boot partition that is not mounted yet.
-const LATE: Duration = Duration::from_secs(10);
 
 /// Why an image cannot be tried on a system that seems to have no slots.
 const NO_IMAGES: &str =
@@ -193,9 +189,8 @@ fn without_images(place: &Place, why: Option<String>) -> Found {
 /// heard all the same, and says so, unless an image is on trial as far as the loader knows. None if what runs is to be
 /// left: then nothing more is to be done.
 async fn start_images(workshop: &Workshop<'_>, node: &Node) -> anyhow::Result<Option<Found>> {
-    if boot_control::has_slots(workshop.place) {
-        let coming = boot_control::has_come(workshop.place, &workshop.config.image);
-        timeout(LATE, coming).await.ok();
+    if boot_control::may_be_late(workshop.place, &workshop.config.image) {
+        await_late(workshop.place, &workshop.config.image).await;
     }
     let images = match workshop.images() {
         Ok(Some(images)) => images,
@@ -214,10 +209,11 @@ async fn start_images(workshop: &Workshop<'_>, node: &Node) -> anyhow::Result<Op
         None
     });
     let config = &workshop.config.image;
+    let link = link(workshop, node).map(|link| Arc::new(link) as Arc<dyn Link>);
     let trial = TrialParts {
         boot: Arc::clone(&images.boot),
         slots: Arc::clone(&images.slots),
-        link: Arc::new(link(workshop, node)?),
+        link: link.map_err(|error| format!("{error:#}")),
         runner: Arc::clone(&workshop.runner),
         place: workshop.place.clone(),
         reset,
@@ -225,6 +221,11 @@ async fn start_images(workshop: &Workshop<'_>, node: &Node) -> anyhow::Result<Op
         server: demands_server(last_contact, attempt.as_ref(), workshop.clock.now()),
         watchdog: config.watchdog,
     };
+    if let Err(why) = &trial.link {
+        // An agent that cannot speak is of no use. Whether its image stays is to be decided all the same, and told.
+        has_settled(Some(&trial)).await;
+        anyhow::bail!("{why}");
+    }
     Ok(Some(Found::Ready {
         trial: Some(Box::new(trial)),
         troubles: Vec::new(),
@@ -304,6 +305,9 @@ fn journal(_arguments: &Run, place: &Place) -> anyhow::Result<Box<dyn Journal>> 
 
 #[cfg(feature = "halt-points")]
 fn journal(arguments: &Run, place: &Place) -> anyhow::Result<Box<dyn Journal>> {
+    if arguments.early_entry {
+        crate::halt::arm_early();
+    }
     let journal = Box::new(FileJournal::at(place.journal()));
     let Some(point) = &arguments.halt_after else {
         return Ok(journal);

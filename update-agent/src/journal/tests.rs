@@ -1,5 +1,8 @@
 use super::*;
-use crate::model::{Failure, FailureKind, ImageChange, News, Wish};
+use crate::model::{
+    Change, Failure, FailureKind, ImageChange, ImageWish, News, PackageResult, Wish, Withheld,
+    WithheldCause,
+};
 
 fn event(news: News, sequence: u32) -> Event {
     Event {
@@ -128,6 +131,103 @@ fn the_journal_of_an_agent_that_noted_less_is_understood() {
     assert_eq!(entry.phase, Phase::Applying);
     assert!(entry.baselines.is_empty());
     assert_eq!(entry.account(), None);
+}
+
+/// An image is left, and the older agent of the one before reads what the newer one wrote down.
+#[test]
+fn what_a_newer_agent_tells_besides_is_read_past_and_what_it_wants_besides_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.json");
+    let journal = FileJournal::at(&path);
+    let entry = told_at_length();
+    journal.write(&Point::fixed("ended"), &entry).unwrap();
+    let sound: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let with_more = |pointer: &str| {
+        let mut newer = sound.clone();
+        let object = newer.pointer_mut(pointer).and_then(Value::as_object_mut);
+        let added = object.expect("an object").insert("more".into(), 1.into());
+        assert_eq!(added, None);
+        newer.to_string()
+    };
+    for told in [
+        "/attempt/plan",
+        "/attempt/plan/changes/0",
+        "/attempt/plan/withheld/0",
+        "/attempt/plan/image",
+        "/attempt/spans/0",
+        "/attempt/events/0",
+        "/attempt/events/0/news/downloading",
+        "/attempt/events/1/news/failed",
+        "/attempt/events/1/news/failed/failure",
+        "/attempt/events/1/news/failed/results/0",
+        "/attempt/events/1/account",
+        "/attempt/events/1/account/phases/0",
+    ] {
+        fs::write(&path, with_more(told)).unwrap();
+        assert_eq!(journal.read().unwrap().as_ref(), Some(&entry), "{told}");
+    }
+    for wanted in [
+        "",
+        "/attempt",
+        "/attempt/target",
+        "/attempt/target/wish/image",
+        "/attempt/target/wish/image/rules",
+        "/attempt/steps/0",
+        "/attempt/steps/0/step",
+    ] {
+        fs::write(&path, with_more(wanted)).unwrap();
+        assert_eq!(journal.read().unwrap(), None, "{wanted}");
+    }
+}
+
+/// An attempt for an image that is over, with everything in it that can be told.
+fn told_at_length() -> Entry {
+    let wish = Wish::Image(ImageWish::sample("1.1"));
+    let digest = "d".to_owned();
+    let mut entry = Entry::new(Uuid::from_u128(7), Target { digest, wish });
+    entry.steps.push(Step {
+        step: AnyStep {
+            module: "image".into(),
+            name: "arm".into(),
+            what: Value::Null,
+        },
+        done: false,
+    });
+    entry.plan = Plan {
+        changes: vec![Change {
+            name: "a".into(),
+            architecture: "all".into(),
+            before: None,
+            after: Some("2".into()),
+            suite: String::new(),
+            download_bytes: 0,
+        }],
+        withheld: vec![Withheld {
+            name: "b".into(),
+            architecture: "all".into(),
+            installed: "1".into(),
+            available: "2".into(),
+            cause: WithheldCause::Hold,
+        }],
+        image: Some(ImageChange::default()),
+        ..Plan::default()
+    };
+    entry.spans.push(PhaseSpan::default());
+    let failed = News::Failed {
+        failure: Failure::new(FailureKind::Verify, "it hung"),
+        results: vec![PackageResult {
+            name: "a".into(),
+            architecture: "all".into(),
+            version: "1".into(),
+            state: "installed".into(),
+        }],
+        booted: None,
+    };
+    let plan = entry.plan.clone();
+    entry.events = vec![event(News::Downloading(plan), 1), event(failed, 2)];
+    entry.events[1].account = entry.account();
+    entry.phase = Phase::Over;
+    entry
 }
 
 /// An agent that knows nothing of images is put back on a node, and the other way round.

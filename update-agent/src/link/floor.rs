@@ -40,7 +40,7 @@ pub struct Floor {
     /// `None` if nothing is kept.
     file: Option<PathBuf>,
     contact: Mutex<Contact>,
-    /// By what the server proved itself last.
+    /// By what the server proved itself last: its certificates were good, and it has their key.
     proof: Mutex<Option<Proof>>,
 }
 
@@ -204,10 +204,44 @@ impl Floor {
 /// node that it spoke to.
 #[derive(Debug)]
 pub(super) struct AboveFloor {
-    pub(super) inner: Arc<WebPkiServerVerifier>,
-    pub(super) floor: Arc<Floor>,
-    /// Whether it is the node's server whose words make the floor.
-    pub(super) is_own_server: bool,
+    inner: Arc<WebPkiServerVerifier>,
+    floor: Arc<Floor>,
+    is_own_server: bool,
+    /// What was shown last and found good. Anybody can show it: it proves nothing before its key has signed.
+    shown: Mutex<Option<Proof>>,
+}
+
+impl AboveFloor {
+    /// Looks with `inner`; `is_own_server` if it is the node's server that is looked at, whose words make the floor.
+    pub(super) fn new(
+        inner: Arc<WebPkiServerVerifier>,
+        floor: Arc<Floor>,
+        is_own_server: bool,
+    ) -> Self {
+        Self {
+            inner,
+            floor,
+            is_own_server,
+            shown: Mutex::default(),
+        }
+    }
+
+    /// The key of a certificate has signed the handshake, or has not.
+    fn signed(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        verified: Result<HandshakeSignatureValid, Error>,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let shown = self
+            .shown
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take_if(|proof| proof.end_entity.as_ref() == end_entity.as_ref());
+        if let Some(proof) = shown.filter(|_| verified.is_ok()) {
+            self.floor.prove(proof);
+        }
+        verified
+    }
 }
 
 impl ServerCertVerifier for AboveFloor {
@@ -251,7 +285,7 @@ impl ServerCertVerifier for AboveFloor {
                 intermediates: intermediates.map(CertificateDer::into_owned).collect(),
                 name: server_name.to_owned(),
             };
-            self.floor.prove(proof);
+            *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(proof);
         }
         verified
     }
@@ -262,7 +296,7 @@ impl ServerCertVerifier for AboveFloor {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.inner.verify_tls12_signature(message, cert, dss)
+        self.signed(cert, self.inner.verify_tls12_signature(message, cert, dss))
     }
 
     fn verify_tls13_signature(
@@ -271,7 +305,7 @@ impl ServerCertVerifier for AboveFloor {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.inner.verify_tls13_signature(message, cert, dss)
+        self.signed(cert, self.inner.verify_tls13_signature(message, cert, dss))
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -280,161 +314,4 @@ impl ServerCertVerifier for AboveFloor {
 }
 
 #[cfg(test)]
-mod tests {
-    use rcgen::{CertificateParams, KeyPair, PKCS_ED25519, date_time_ymd};
-
-    use super::super::Trust;
-    use super::*;
-
-    fn time(text: &str) -> DateTime<Utc> {
-        text.parse().expect("a time")
-    }
-
-    fn place() -> (tempfile::TempDir, Place) {
-        let folder = tempfile::tempdir().expect("a folder");
-        let place = Place::new("/", Some(folder.path().to_owned()));
-        (folder, place)
-    }
-
-    /// A server's certificate that is valid in 2026 only and vouches for itself.
-    fn certificate() -> (CertificateDer<'static>, String) {
-        let pair = KeyPair::generate_for(&PKCS_ED25519).expect("a key");
-        let names = vec!["keel.example".to_owned()];
-        let mut parameters = CertificateParams::new(names).expect("parameters");
-        parameters.not_before = date_time_ymd(2026, 1, 1);
-        parameters.not_after = date_time_ymd(2027, 1, 1);
-        let made = parameters.self_signed(&pair).expect("a certificate");
-        (made.der().clone(), made.pem())
-    }
-
-    /// Whether the certificate is taken when the clock shows a time.
-    fn is_taken(floor: &Arc<Floor>, clock: &str) -> bool {
-        let (der, pem) = certificate();
-        let verifier = Trust::Ca(pem).verifier(Arc::clone(floor)).expect("trust");
-        let name = ServerName::try_from("keel.example").expect("a name");
-        let seconds = u64::try_from(time(clock).timestamp()).expect("after 1970");
-        let now = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
-        let outcome = verifier.verify_server_cert(&der, &[], &name, &[], now);
-        outcome.is_ok()
-    }
-
-    #[test]
-    fn a_clock_that_starts_in_the_past_shuts_out_no_server_after_a_contact() {
-        let floor = Arc::new(Floor::none());
-        assert!(is_taken(&floor, "2026-06-01T00:00:00Z"));
-        assert!(!is_taken(&floor, "2001-01-01T00:00:00Z"));
-
-        floor.heard(time("2026-05-01T00:00:00Z"));
-
-        assert!(is_taken(&floor, "2001-01-01T00:00:00Z"));
-        assert!(is_taken(&floor, "2026-06-01T00:00:00Z"));
-        assert!(
-            !is_taken(&floor, "2040-01-01T00:00:00Z"),
-            "a clock past the certificates reaches no server"
-        );
-    }
-
-    #[test]
-    fn a_time_at_which_the_servers_own_certificate_is_not_valid_is_not_believed() {
-        let floor = Arc::new(Floor::none());
-        assert!(is_taken(&floor, "2026-06-01T00:00:00Z"));
-        for wrong in [
-            "2045-01-01T00:00:00Z",
-            "2025-12-31T00:00:00Z",
-            "1969-07-20T00:00:00Z",
-        ] {
-            floor.heard(time(wrong));
-            assert_eq!(floor.last_contact(), None, "{wrong}");
-        }
-        assert!(is_taken(&floor, "2026-06-01T00:00:00Z"));
-        assert!(!is_taken(&floor, "2001-01-01T00:00:00Z"));
-
-        floor.heard(time("2026-12-01T00:00:00Z"));
-        floor.heard(time("2026-06-01T00:00:01Z"));
-        let last = floor.last_contact();
-        assert_eq!(last, Some(time("2026-06-01T00:00:01Z")), "its last word");
-        assert!(is_taken(&floor, "2001-01-01T00:00:00Z"));
-    }
-
-    #[test]
-    fn a_server_that_was_once_some_days_ahead_is_not_shut_out_for_it() {
-        let floor = Arc::new(Floor::none());
-        floor.heard(time("2027-01-10T00:00:00Z"));
-        assert!(is_taken(&floor, "2026-12-20T00:00:00Z"));
-    }
-
-    #[test]
-    fn a_clock_in_the_past_makes_no_expired_certificate_good_again() {
-        let floor = Arc::new(Floor::none());
-        floor.heard(time("2027-06-01T00:00:00Z"));
-        for clock in ["2026-06-01T00:00:00Z", "2026-12-31T00:00:00Z"] {
-            assert!(!is_taken(&floor, clock), "{clock}");
-        }
-    }
-
-    #[test]
-    fn a_certificate_that_was_replaced_meanwhile_shuts_out_no_machine_with_a_dead_clock() {
-        let floor = Arc::new(Floor::none());
-        floor.heard(time("2025-12-20T00:00:00Z"));
-        assert!(is_taken(&floor, "2001-01-01T00:00:00Z"));
-        assert!(
-            !is_taken(&floor, "2025-12-31T00:00:00Z"),
-            "a clock that is not behind is believed"
-        );
-    }
-
-    #[test]
-    fn a_connection_may_outlive_its_certificate() {
-        let floor = Arc::new(Floor::none());
-        let begun = Instant::now();
-        let hours = |hours| begun + Duration::from_hours(hours);
-        assert!(is_taken(&floor, "2026-12-31T23:00:00Z"));
-        floor.heard_at(time("2026-12-31T23:00:00Z"), begun);
-        let later = time("2027-01-01T01:00:00Z");
-        floor.heard_at(later, hours(2));
-        assert_eq!(floor.last_contact(), Some(later));
-        floor.heard_at(time("2027-06-01T00:00:00Z"), hours(3));
-        assert_eq!(
-            floor.last_contact(),
-            Some(later),
-            "so much time did not pass"
-        );
-    }
-
-    #[test]
-    fn the_last_contact_is_kept_and_not_written_at_each_poll() {
-        let (folder, place) = place();
-        let floor = Floor::open(&place);
-        assert_eq!(floor.last_contact(), None);
-        floor.heard(time("2026-05-01T00:00:00Z"));
-        floor.heard(time("2026-05-01T00:14:00Z"));
-        let file = folder.path().join(FILE);
-        let text = std::fs::read_to_string(&file).unwrap();
-        assert_eq!(text, "2026-05-01T00:00:00Z\n");
-        assert_eq!(floor.last_contact(), Some(time("2026-05-01T00:14:00Z")));
-
-        floor.heard(time("2026-05-01T00:15:00Z"));
-
-        let again = Floor::open(&place);
-        assert_eq!(again.last_contact(), Some(time("2026-05-01T00:15:00Z")));
-    }
-
-    #[test]
-    fn a_file_that_makes_no_sense_is_like_none_and_is_written_anew() {
-        let (folder, place) = place();
-        std::fs::write(folder.path().join(FILE), b"\xff soon").unwrap();
-        let floor = Floor::open(&place);
-        assert_eq!(floor.last_contact(), None);
-        floor.heard(time("2026-05-01T00:00:00Z"));
-        let again = Floor::open(&place);
-        assert_eq!(again.last_contact(), Some(time("2026-05-01T00:00:00Z")));
-    }
-
-    #[test]
-    fn a_disk_that_takes_nothing_hinders_no_contact() {
-        let place = Place::new("/", Some("/proc/nowhere".into()));
-        let floor = Floor::open(&place);
-        floor.heard(time("2026-05-01T00:00:00Z"));
-        assert_eq!(floor.last_contact(), Some(time("2026-05-01T00:00:00Z")));
-    }
-}
+mod tests;

@@ -18,7 +18,7 @@ use crate::facts::Facts;
 use crate::identity::Identity;
 use crate::journal::Entry;
 use crate::model::Decision;
-use crate::os::OsRelease;
+use crate::os::{BootedImage, OsRelease};
 
 pub use self::floor::Floor;
 pub use self::grpc::GrpcLink;
@@ -69,6 +69,9 @@ pub struct Applicant {
     pub architecture: String,
     /// `SubjectPublicKeyInfo` (DER).
     pub public_key: Vec<u8>,
+    /// The image that runs, if the machine has slots for images. None of a machine with packages, also if it was made as
+    /// an image once.
+    pub booted_image: Option<BootedImage>,
 }
 
 /// What a new node is told.

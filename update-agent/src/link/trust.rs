@@ -129,11 +129,7 @@ fn looked_at(
 ) -> Result<Arc<dyn ServerCertVerifier>, VerifierBuilderError> {
     let provider = Arc::new(ring::default_provider());
     let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
-    Ok(Arc::new(AboveFloor {
-        inner,
-        floor,
-        is_own_server,
-    }))
+    Ok(Arc::new(AboveFloor::new(inner, floor, is_own_server)))
 }
 
 /// Host and port of `https://HOST[:PORT]`. Nothing else will do: the node's credential must not travel in the clear.

@@ -17,10 +17,10 @@ use crate::grants::{Grant, Window};
 use crate::identity;
 use crate::journal::Entry;
 use crate::model::{
-    Account, Act, Decision, Event, Failure, FailureKind, News, PackageResult, Plan, Target, Wish,
-    Withheld, WithheldCause,
+    Account, Act, Decision, Event, FailureKind, News, PackageResult, Plan, Target, Wish, Withheld,
+    WithheldCause,
 };
-use crate::os::OsRelease;
+use crate::os::{BootedImage, OsRelease};
 
 /// Neither a server in a hurry nor one that forgot to say gets a poll more often than this.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -42,6 +42,7 @@ pub(super) fn enroll_request(applicant: &Applicant) -> pb::EnrollRequest {
         architecture: applicant.architecture.clone(),
         public_key: applicant.public_key.clone(),
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+        booted_image: applicant.booted_image.as_ref().map(booted_image),
     }
 }
 
@@ -152,6 +153,16 @@ fn facts_message(facts: &Facts) -> pb::Facts {
         name: service.name.clone(),
         files: service.files.clone(),
     });
+    let bad_images = facts.bad_images.iter().map(|bad| pb::BadImage {
+        sha256: bad.file.to_string(),
+        image_id: bad.image_id.clone(),
+        why: bad.why.clone(),
+    });
+    let slots = facts.slots.iter().map(|slot| pb::ImageSlot {
+        name: slot.name.clone(),
+        state: slot.state.clone(),
+        image_id: slot.image_id.clone(),
+    });
     let digest = facts.packages_digest.as_ref();
     pb::Facts {
         agent_version: facts.agent_version.clone(),
@@ -169,12 +180,18 @@ fn facts_message(facts: &Facts) -> pb::Facts {
         withheld: facts.withheld.iter().map(withheld).collect(),
         stale_services: services.collect(),
         reboot_reasons: facts.reboot_reasons.clone(),
-        booted_image: facts.booted_image.as_ref().map(|image| pb::BootedImage {
-            profile_name: image.profile_name.clone(),
-            image_id: image.image_id.clone(),
-        }),
+        booted_image: facts.booted_image.as_ref().map(booted_image),
         troubles: facts.troubles.clone(),
         limits: facts.limits.clone(),
+        bad_images: bad_images.collect(),
+        slots: slots.collect(),
+    }
+}
+
+fn booted_image(image: &BootedImage) -> pb::BootedImage {
+    pb::BootedImage {
+        profile_name: image.profile_name.clone(),
+        image_id: image.image_id.clone(),
     }
 }
 
@@ -250,8 +267,9 @@ fn target(target: Option<pb::Target>) -> Result<Target, LinkError> {
     }
     let wish = match target.wish {
         Some(pb::target::Wish::Packages(packages)) => wish::packages(packages),
-        // There is no module for them.
-        Some(pb::target::Wish::Image(_) | pb::target::Wish::Kernel(_)) | None => Wish::Unknown,
+        Some(pb::target::Wish::Image(image)) => wish::image(image),
+        // There is no module for it.
+        Some(pb::target::Wish::Kernel(_)) | None => Wish::Unknown,
     };
     Ok(Target {
         digest: target.digest,
@@ -269,16 +287,26 @@ fn event(event: &Event) -> pb::Event {
         News::Began => Said::Began(pb::Began {}),
         News::RebootBegun => Said::RebootBegun(pb::RebootBegun {}),
         News::VerifyBegun => Said::VerifyBegun(pb::VerifyBegun {}),
-        News::Finished { results, .. } => Said::Finished(pb::Finished {
+        News::Finished { results, booted } => Said::Finished(pb::Finished {
             results: results_message(results),
+            booted_image_id: booted.clone().unwrap_or_default(),
         }),
         News::Failed {
-            failure, results, ..
-        } => Said::Failed(failed(failure, results)),
-        News::Reverted { failure, .. } => Said::Reverted(pb::Reverted {
+            failure,
+            results,
+            booted,
+        } => Said::Failed(pb::Failed {
             kind: kind(failure.kind).into(),
             reason: failure.reason.clone(),
             log: failure.log.clone(),
+            results: results_message(results),
+            booted_image_id: booted.clone().unwrap_or_default(),
+        }),
+        News::Reverted { failure, booted } => Said::Reverted(pb::Reverted {
+            kind: kind(failure.kind).into(),
+            reason: failure.reason.clone(),
+            log: failure.log.clone(),
+            booted_image_id: booted.clone().unwrap_or_default(),
         }),
         News::NothingToDo => Said::NothingToDo(pb::NothingToDo {}),
         News::Cancelled { cause } => Said::Cancelled(pb::Cancelled {
@@ -324,6 +352,11 @@ fn plan_message(plan: &Plan) -> pb::Plan {
         disk_bytes: plan.disk_bytes,
         reboot_expected: plan.reboot_expected,
         withheld: plan.withheld.iter().map(withheld).collect(),
+        image: plan.image.as_ref().map(|image| pb::ImageChange {
+            profile_name: image.profile_name.clone(),
+            before: image.before.clone(),
+            wanted: image.wanted.clone(),
+        }),
     }
 }
 
@@ -335,15 +368,6 @@ fn results_message(results: &[PackageResult]) -> Vec<pb::PackageResult> {
         state: result.state.clone(),
     });
     results.collect()
-}
-
-fn failed(failure: &Failure, results: &[PackageResult]) -> pb::Failed {
-    pb::Failed {
-        kind: kind(failure.kind).into(),
-        reason: failure.reason.clone(),
-        log: failure.log.clone(),
-        results: results_message(results),
-    }
 }
 
 fn kind(kind: FailureKind) -> pb::FailureKind {
@@ -375,100 +399,4 @@ fn timestamp(instant: DateTime<Utc>) -> Timestamp {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn leave_that_ended_on_its_way_is_no_leave() {
-        let at = |seconds| Some(Timestamp { seconds, nanos: 0 });
-        let answer = |before, now| pb::BeginResponse {
-            answer: Some(pb::begin_response::Answer::Granted(pb::Granted { before })),
-            now,
-        };
-        let granted = Leave::Granted {
-            before: DateTime::from_timestamp(10, 0),
-        };
-        assert_eq!(leave(answer(at(10), at(9))).unwrap(), granted);
-        assert!(matches!(
-            leave(answer(at(10), at(10))).unwrap(),
-            Leave::Refused { .. }
-        ));
-        assert!(leave(pb::BeginResponse::default()).is_err());
-    }
-
-    #[test]
-    fn a_wish_that_is_not_known_is_told_from_none() {
-        let fetch = |target| pb::Decision {
-            act: Some(pb::decision::Act::Fetch(pb::Fetch { target })),
-            ..pb::Decision::default()
-        };
-        let unknown = pb::Target {
-            digest: "d".into(),
-            wish: None,
-        };
-        let Act::Fetch(target) = decision(fetch(Some(unknown))).unwrap().act else {
-            panic!("a fetch")
-        };
-        assert_eq!(target.wish, Wish::Unknown);
-        assert!(decision(fetch(None)).is_err());
-        assert!(decision(fetch(Some(pb::Target::default()))).is_err());
-        assert_eq!(decision(pb::Decision::default()).unwrap().act, Act::Idle);
-    }
-
-    #[test]
-    fn images_and_kernels_are_wishes_that_this_agent_does_not_know() {
-        let image = pb::target::Wish::Image(pb::Image::default());
-        let kernel = pb::target::Wish::Kernel(pb::Kernel::default());
-        for wish in [image, kernel] {
-            let told = pb::Target {
-                digest: "d".into(),
-                wish: Some(wish),
-            };
-            assert_eq!(target(Some(told)).unwrap().wish, Wish::Unknown);
-        }
-    }
-
-    #[test]
-    fn leave_ahead_has_an_end_and_so_has_each_of_its_windows() {
-        let at = |seconds| Some(Timestamp { seconds, nanos: 0 });
-        let told = |expires| pb::Grant {
-            target_digest: "d".into(),
-            windows: vec![
-                pb::Window {
-                    start: at(1),
-                    end: at(2),
-                },
-                pb::Window {
-                    start: at(3),
-                    end: None,
-                },
-            ],
-            expires,
-        };
-        let heard = grant(told(at(9))).unwrap();
-        assert_eq!(heard.windows.len(), 1);
-        assert_eq!(heard.windows[0].end.timestamp(), 2);
-        assert_eq!(heard.expires.timestamp(), 9);
-        assert_eq!(grant(told(None)), None);
-    }
-
-    #[test]
-    fn a_poll_is_never_wanted_at_once() {
-        let soon = answer(pb::PollResponse::default()).unwrap();
-        assert_eq!(soon.next_poll, SHORTEST);
-        let later = pb::PollResponse {
-            next_poll_millis: 30_000,
-            ..pb::PollResponse::default()
-        };
-        assert_eq!(answer(later).unwrap().next_poll, Duration::from_secs(30));
-    }
-
-    #[test]
-    fn the_digest_of_the_facts_changes_with_them() {
-        let mut facts = Facts::default();
-        let before = facts_digest(&facts);
-        assert_eq!(facts_digest(&facts), before);
-        facts.audit = "x".into();
-        assert_ne!(facts_digest(&facts), before);
-    }
-}
+mod tests;

@@ -33,7 +33,6 @@ pub enum FailureKind {
 /// Why something did not work, for a person as well.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{reason}")]
-#[serde(deny_unknown_fields)]
 pub struct Failure {
     /// For programs.
     pub kind: FailureKind,

@@ -166,7 +166,6 @@ impl Default for ImageRules {
 
 /// The image before and after.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ImageChange {
     /// The line of releases that the wanted one is one of.
     pub profile_name: String,

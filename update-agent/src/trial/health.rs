@@ -10,7 +10,7 @@ use super::TrialParts;
 use crate::facts::Facts;
 use crate::hooks::{Programs, in_one_line};
 use crate::journal::FileJournal;
-use crate::link::{LinkError, Question};
+use crate::link::{Link, LinkError, Question};
 use crate::runner::Command;
 
 /// systemd answers at once, or not at all.
@@ -27,6 +27,14 @@ const CHECKS: Programs = Programs {
     folder: "/etc/evenkeel/health.d",
     kind: "health check",
 };
+
+/// Why the server is not reached.
+pub(super) struct Missing {
+    /// In words.
+    pub why: String,
+    /// Whether it cannot be, as this image is. Else it may be away for all.
+    pub is_own_fault: bool,
+}
 
 /// Asks again and again.
 pub(super) struct Health<'a> {
@@ -53,9 +61,17 @@ impl<'a> Health<'a> {
 
     /// What is wrong with the image itself, if anything is.
     pub async fn of_itself(&self) -> Result<(), String> {
+        self.link()?;
         self.units().await?;
         let TrialParts { place, runner, .. } = self.parts;
         CHECKS.ask(place, runner.as_ref(), CHECK_DEADLINE).await
+    }
+
+    fn link(&self) -> Result<&'a dyn Link, String> {
+        match &self.parts.link {
+            Ok(link) => Ok(link.as_ref()),
+            Err(why) => Err(format!("its agent has no way to the server: {why}")),
+        }
     }
 
     async fn units(&self) -> Result<(), String> {
@@ -86,7 +102,7 @@ impl<'a> Health<'a> {
 
     /// Why the server is not reached, if it must be. A poll whose answer is not used: what the server wants is for the
     /// agent to hear when the trial is over.
-    pub async fn of_server(&mut self) -> Result<(), String> {
+    pub async fn of_server(&mut self) -> Result<(), Missing> {
         if !self.demands_server() {
             return Ok(());
         }
@@ -107,7 +123,12 @@ impl<'a> Health<'a> {
             tag: 0,
             hold: Duration::ZERO,
         };
-        match self.parts.link.poll(question).await {
+        let own_fault = |why| Missing {
+            why,
+            is_own_fault: true,
+        };
+        let answer = self.link().map_err(own_fault)?.poll(question).await;
+        match answer {
             // Who has too much to do, does not want this node or is not understood has been reached. That there is a way
             // is all that an image can answer for.
             Ok(_)
@@ -120,9 +141,12 @@ impl<'a> Health<'a> {
                 self.heard = Some(Instant::now());
                 Ok(())
             }
-            Err(error @ (LinkError::Unavailable(_) | LinkError::Setup(_))) => {
-                Err(chain(&error).to_string())
-            }
+            // The address, the authorities and the credential are those that the image before it had.
+            Err(error @ LinkError::Setup(_)) => Err(own_fault(chain(&error).to_string())),
+            Err(error @ LinkError::Unavailable(_)) => Err(Missing {
+                why: chain(&error).to_string(),
+                is_own_fault: false,
+            }),
         }
     }
 }

@@ -315,6 +315,25 @@ async fn an_image_that_failed_is_tried_again_by_an_order_alone() {
     rests_on_new(&node, "");
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_order_does_not_wait_for_what_was_just_seen_through_and_counts_once() {
+    let node = ImageNode::in_window();
+    node.machine.state().healthy = false;
+    node.server().orders = true;
+    node.live().await.unwrap_err();
+    rests_on_old(&node, "");
+    let server = node.server();
+    assert_eq!(server.told.len(), 2, "{:?}", server.told);
+    for events in server.told.values() {
+        let names = events.iter().map(|event| event.news.name());
+        let story = names.collect::<Vec<_>>().join(", ");
+        assert!(
+            story.ends_with("began, reboot begun, verify begun, reverted"),
+            "{story}"
+        );
+    }
+}
+
 /// The power failed between U1 and U2, and the machine does not reset when it is told to.
 #[tokio::test]
 async fn behind_a_reset_that_does_not_come_about_nothing_more_is_done() {

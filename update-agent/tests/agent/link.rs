@@ -3,15 +3,20 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use chrono::DateTime;
 use evenkeel_kit::Secret;
 use evenkeel_proto::agent as pb;
-use evenkeel_update_agent::facts::Facts;
+use evenkeel_update_agent::facts::{Facts, SlotFact};
 use evenkeel_update_agent::identity::Identity;
+use evenkeel_update_agent::journal::Entry;
 use evenkeel_update_agent::link::{
     Applicant, GrpcLink, JoinToken, Link, LinkError, Question, Trust, TrustError,
 };
-use evenkeel_update_agent::model::Act;
-use evenkeel_update_agent::os::OsRelease;
+use evenkeel_update_agent::model::{
+    Act, Event, ImageChange, ImageRules, ImageWish, News, Plan, Sha256 as Digest256, Target, Wish,
+};
+use evenkeel_update_agent::modules::image::slots::BadImage;
+use evenkeel_update_agent::os::{BootedImage, OsRelease};
 use rcgen::SanType;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -34,6 +39,10 @@ fn applicant(token: &JoinToken) -> Applicant {
         },
         architecture: "amd64".into(),
         public_key: vec![1, 2, 3],
+        booted_image: Some(BootedImage {
+            profile_name: "edge".into(),
+            image_id: "1.0".into(),
+        }),
     }
 }
 
@@ -83,6 +92,8 @@ async fn a_node_enrols_with_the_authority_that_its_token_names() {
     let request = brain.enrolled.as_ref().unwrap();
     assert_eq!(request.join_token, server.token());
     assert_eq!(request.public_key, [1, 2, 3]);
+    let image = request.booted_image.as_ref().unwrap();
+    assert_eq!((&*image.profile_name, &*image.image_id), ("edge", "1.0"));
     let identity = request.identity.as_ref().unwrap();
     assert_eq!(identity.uuid, "00000000-0000-0000-0000-000000000007");
 }
@@ -209,6 +220,134 @@ async fn the_list_of_packages_and_leave_ahead_cross_the_wire() {
     assert_eq!(grant.target_digest, "d");
     assert_eq!(grant.windows[0].start.timestamp(), 10);
     assert_eq!(grant.expires.timestamp(), 15);
+}
+
+/// A wish for an image with everything that can be said of one, as it is told and as it is understood.
+fn wish_for_an_image() -> (pb::Image, ImageWish) {
+    let sha256 = Digest256::of(b"1.1");
+    let told = pb::Image {
+        os_id: "os-0a1b2c3d".into(),
+        name: "Edge 1.1".into(),
+        image_id: "1.1".into(),
+        url: "edge/1.1.raw.zst".into(),
+        sha256: sha256.to_string(),
+        profile_name: "edge".into(),
+        architecture: "x86_64".into(),
+        signatures: vec!["key:one".into(), "key:two".into()],
+        rules: Some(pb::ImageRules {
+            download_bytes_per_second: 1 << 40,
+            max_bytes: 1 << 50,
+            attempts: 0,
+        }),
+        again: true,
+    };
+    let understood = ImageWish {
+        os_id: told.os_id.clone(),
+        name: told.name.clone(),
+        profile_name: told.profile_name.clone(),
+        image_id: told.image_id.clone(),
+        architecture: told.architecture.clone(),
+        url: told.url.clone(),
+        sha256,
+        signatures: told.signatures.clone(),
+        rules: ImageRules {
+            download_bytes_per_second: 1 << 40,
+            max_bytes: 1 << 50,
+            attempts: 0,
+        },
+        again: true,
+    };
+    (told, understood)
+}
+
+#[tokio::test]
+async fn a_wish_for_an_image_and_what_is_known_of_images_cross_the_wire() {
+    let server = TestServer::on_loopback().await;
+    let link = trusting(&server).await;
+    link.renew(&Secret::new("first-credential")).unwrap();
+    let (told, understood) = wish_for_an_image();
+    server.brain.lock().unwrap().target = Some(pb::Target {
+        digest: "d".into(),
+        wish: Some(pb::target::Wish::Image(told)),
+    });
+    let file = Digest256::of(b"1.0.5");
+    let facts = Facts {
+        bad_images: vec![BadImage {
+            file,
+            image_id: "1.0.5".into(),
+            why: "it hung".into(),
+            at: DateTime::UNIX_EPOCH,
+        }],
+        slots: vec![SlotFact {
+            name: "root-b".into(),
+            state: "bad".into(),
+            image_id: "1.0.5".into(),
+        }],
+        ..Facts::default()
+    };
+
+    let answer = link.poll(question(&facts, true)).await.unwrap();
+
+    assert!(!answer.want_facts, "the digests agree");
+    let Act::Fetch(target) = answer.decision.act else {
+        panic!("{:?}", answer.decision)
+    };
+    assert_eq!(target.wish, Wish::Image(understood));
+    let brain = server.brain.lock().unwrap();
+    let heard = brain.facts.as_ref().unwrap();
+    let bad = &heard.bad_images[0];
+    assert_eq!(bad.sha256, file.to_string());
+    assert_eq!((&*bad.image_id, &*bad.why), ("1.0.5", "it hung"));
+    let slot = &heard.slots[0];
+    assert_eq!((&*slot.name, &*slot.state), ("root-b", "bad"));
+    assert_eq!(slot.image_id, "1.0.5");
+}
+
+#[tokio::test]
+async fn the_images_before_and_after_cross_the_wire() {
+    let server = TestServer::on_loopback().await;
+    let link = trusting(&server).await;
+    link.renew(&Secret::new("first-credential")).unwrap();
+    let wish = Wish::Image(wish_for_an_image().1);
+    let digest = "d".to_owned();
+    let mut entry = Entry::new(Uuid::from_u128(1), Target { digest, wish });
+    let plan = Plan {
+        image: Some(ImageChange {
+            profile_name: "edge".into(),
+            before: "1.0".into(),
+            wanted: "1.1".into(),
+        }),
+        ..Plan::default()
+    };
+    let finished = News::Finished {
+        results: Vec::new(),
+        booted: Some("1.1".into()),
+    };
+    for (sequence, news) in (1..).zip([News::Downloading(plan), finished]) {
+        entry.events.push(Event {
+            sequence,
+            at: DateTime::UNIX_EPOCH,
+            boot_id: "boot-1".into(),
+            news,
+            account: None,
+        });
+    }
+
+    assert_eq!(link.report(&entry).await.unwrap(), 2);
+
+    let brain = server.brain.lock().unwrap();
+    let events = brain.told.values().next().unwrap();
+    let Some(pb::event::News::Downloading(downloading)) = &events[0].news else {
+        panic!("{events:?}")
+    };
+    let plan = downloading.plan.as_ref().unwrap();
+    let change = plan.image.as_ref().unwrap();
+    assert_eq!(change.profile_name, "edge");
+    assert_eq!((&*change.before, &*change.wanted), ("1.0", "1.1"));
+    let Some(pb::event::News::Finished(finished)) = &events[1].news else {
+        panic!("{events:?}")
+    };
+    assert_eq!(finished.booted_image_id, "1.1");
 }
 
 #[tokio::test]

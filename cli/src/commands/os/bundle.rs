@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use evenkeel_registry::copy::everything;
 use evenkeel_registry::layout::Layout;
-use evenkeel_registry::{
-    Address, Limits, MoveError, Selection, Upstream, Wanted, copy, pack, unpack,
-};
+use evenkeel_registry::{Address, Limits, MoveError, Selection, Wanted, copy, pack, unpack};
 
 use super::entry::{Beside, Choice, Entry, profiles, signing_key, unusable, wanted};
 use super::mirror::{Between, show};
@@ -78,12 +76,7 @@ impl MakeBundle {
         let layout = work.join("layout");
         let at = Address::Layout(layout.clone());
         let to = Layout::open(&layout, &Limits::default()).map_err(unusable(&at))?;
-        let upstream = Upstream {
-            registry: &*from,
-            web: Some(&web),
-            prefix: &self.choice.place.prefix,
-            files_url: self.beside.files_url(),
-        };
+        let upstream = self.beside.upstream(&*from, &web, &self.choice);
         let selection = Selection {
             profiles: profiles(&self.choice, &self.from).await?,
             wanted: revision.clone(),

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use clap::Args;
 use evenkeel_registry::layout::Layout;
 use evenkeel_registry::{
-    Access, Address, Credentials, Limits, Proxy, Registry, RegistryError, SigningKey, Wanted, Web,
-    open,
+    Access, Address, Credentials, Limits, Proxy, Registry, RegistryError, SigningKey, Upstream,
+    Wanted, Web, open,
 };
 use reqwest::Url;
 
@@ -164,9 +164,19 @@ impl Beside {
         Web::new(access, &hosts).map_err(unusable(&access.address))
     }
 
-    /// Where files lie that profiles name without a host.
-    pub fn files_url(&self) -> Option<&Url> {
-        self.files_url.as_ref()
+    /// What is copied from: a registry, and these files beside it.
+    pub fn upstream<'a>(
+        &'a self,
+        registry: &'a dyn Registry,
+        web: &'a Web,
+        choice: &'a Choice,
+    ) -> Upstream<'a> {
+        Upstream {
+            registry,
+            web: Some(web),
+            prefix: &choice.place.prefix,
+            files_url: self.files_url.as_ref(),
+        }
     }
 }
 

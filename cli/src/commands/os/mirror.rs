@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use evenkeel_registry::{
-    Address, At, Copied, Registry, Repository, Selection, Tag, Upstream, Wanted, copy,
-};
+use evenkeel_registry::{Address, At, Copied, Registry, Repository, Selection, Tag, Wanted, copy};
 use serde::Serialize;
 
 use super::entry::{Beside, Choice, Entry, TargetEntry, profiles, signing_key, unusable, wanted};
@@ -65,12 +63,7 @@ impl Mirror {
             return between.compare(tags, printer).await;
         }
         let web = self.beside.web(&access)?;
-        let upstream = Upstream {
-            registry: &*from,
-            web: Some(&web),
-            prefix: &self.choice.place.prefix,
-            files_url: self.beside.files_url(),
-        };
+        let upstream = self.beside.upstream(&*from, &web, &self.choice);
         let selection = Selection {
             profiles,
             wanted: self.revision.clone(),

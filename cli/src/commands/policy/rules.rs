@@ -1,7 +1,9 @@
-//! How packages may be brought to what a policy wishes for: as options, and in words.
+//! How packages and images may be brought to what a policy wishes for: as options, and in words.
 
 use clap::{Args, ValueEnum};
-use evenkeel_api::policy::{PackageRules, PackageRulesInput, RebootRule, ServiceRule};
+use evenkeel_api::policy::{
+    ImageRules, ImageRulesInput, PackageRules, PackageRulesInput, RebootRule, ServiceRule,
+};
 
 /// How packages may be brought to what a policy wishes for.
 #[derive(Debug, Args)]
@@ -28,6 +30,37 @@ pub struct RuleOptions {
     /// The most bytes that a node fetches in a second, such as `500K` or `2M` (times 1024) [default: no limit].
     #[arg(long, value_name = "BYTES", value_parser = rate, conflicts_with = "target_os")]
     download_rate: Option<u64>,
+}
+
+/// How an image may be brought to what a policy wishes for.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Rules for images")]
+#[expect(
+    clippy::struct_field_names,
+    reason = "they are called as the options are"
+)]
+pub struct ImageRuleOptions {
+    /// The most bytes of an image that a node fetches in a second, such as `500K` or `2M` (times 1024) [default: no limit].
+    #[arg(long, value_name = "BYTES", value_parser = rate, conflicts_with_all = ["packages", "sources"])]
+    image_download_rate: Option<u64>,
+    /// The most bytes that an image may have as it is fetched, such as `4G` [default: no limit].
+    #[arg(long, value_name = "BYTES", value_parser = rate, conflicts_with_all = ["packages", "sources"])]
+    image_max_size: Option<u64>,
+    /// How often the download of an image may fail in a row [default: 5].
+    #[arg(long, value_name = "N", conflicts_with_all = ["packages", "sources"])]
+    image_attempts: Option<u32>,
+}
+
+impl ImageRuleOptions {
+    /// The rules that were given; none if there are none.
+    pub fn input(self) -> Option<ImageRulesInput> {
+        let given = ImageRulesInput {
+            download_bytes_per_second: self.image_download_rate.unwrap_or_default(),
+            max_bytes: self.image_max_size.unwrap_or_default(),
+            attempts: self.image_attempts.unwrap_or_default(),
+        };
+        (given != ImageRulesInput::default()).then_some(given)
+    }
 }
 
 /// Whether a node reboots.
@@ -78,7 +111,27 @@ fn rate(text: &str) -> Result<u64, String> {
         })
 }
 
-/// The rules that are not the usual ones, each in a few words.
+/// The rules for images that are not the usual ones, each in a few words.
+pub fn words_of_images(rules: &ImageRules) -> Vec<String> {
+    let rate = rules.download_bytes_per_second;
+    let (size, attempts) = (rules.max_bytes, rules.attempts);
+    [
+        (rate > 0).then(|| format!("an image at most {rate} bytes a second")),
+        (size > 0).then(|| format!("no image of more than {size} bytes")),
+        match attempts {
+            0 => None,
+            1 => Some("no second attempt to fetch an image".to_owned()),
+            more => Some(format!(
+                "at most {more} attempts in a row to fetch an image"
+            )),
+        },
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// The rules for packages that are not the usual ones, each in a few words.
 pub fn words(rules: &PackageRules) -> Vec<String> {
     let mut words = Vec::new();
     if !rules.suites.is_empty() {

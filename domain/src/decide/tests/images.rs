@@ -77,6 +77,44 @@ fn a_named_image_is_not_an_older_one_unless_the_policy_says_so() {
 }
 
 #[test]
+fn a_named_image_for_another_architecture_does_not_fit() {
+    let because = |image: &Image| {
+        let decision = decide(&image_node("3.0.9"), &named(image, false), None, NOON);
+        decision.because
+    };
+    let made_for = |architecture: &str| Image {
+        architecture: architecture.to_owned(),
+        ..image(2, "3.0.10")
+    };
+    for same in ["x86_64", "amd64", ""] {
+        assert_eq!(because(&made_for(same)).code(), "window_open", "{same:?}");
+    }
+    let Reason::PolicyDoesNotFit { why, .. } = because(&made_for("aarch64")) else {
+        panic!("it does not fit");
+    };
+    assert!(why.contains("architecture"), "{why}");
+}
+
+#[test]
+fn the_latest_image_is_one_for_the_nodes_architecture() {
+    let arm = |n, version: &str| Image {
+        architecture: "aarch64".to_owned(),
+        ..image(n, version)
+    };
+    let told = |images: &[Image]| {
+        let decision = decide(&image_node("3.0.9"), &latest_of(images), None, NOON);
+        match decision.act {
+            Act::Apply { target, .. } => target.digest(),
+            _ => decision.because.code().to_owned(),
+        }
+    };
+    let policy = PolicyId::nth(3);
+    let both = [arm(3, "3.0.11"), image(2, "3.0.10")];
+    assert_eq!(told(&both), format!("{policy}/{}", OsId::nth(2)));
+    assert_eq!(told(&both[..1]), "no_image");
+}
+
+#[test]
 fn the_command_line_of_a_kernel_is_set_once_for_good() {
     let kernel = policy(5, Wish::target(None, "", &[], "quiet").expect("a kernel"));
     let wanted = wanted(vec![kernel.clone()], &[window(0, 2)], NOON);

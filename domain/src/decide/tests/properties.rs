@@ -2,7 +2,40 @@
 
 use proptest::prelude::*;
 
+use super::quarantine::bad;
 use super::*;
+
+/// The policy of the nodes that are updated by images, and the image that it means for them.
+pub(super) fn image_target() -> (UpdatePolicy, Target) {
+    let policy = policy(2, Wish::Latest);
+    let target = Target::of_image(&policy, image(2, "3.0.10"));
+    (policy, target)
+}
+
+/// The same world for a node that is updated by images; it knows since when an image failed on it.
+fn with_images(
+    (mut known, mut wanted, mut open): (NodeFacts, Wanted, Option<OpenRun>),
+    failed: Option<i64>,
+) -> (NodeFacts, Wanted, Option<OpenRun>) {
+    let (policy, target) = image_target();
+    known.os_kind = OsKind::Immutable;
+    known.running = image(1, "3.0.9");
+    known.speaks = Protocol::Own {
+        modules: vec!["image".to_owned()],
+    };
+    known.bad_images = failed.map(|at| bad(2, at)).into_iter().collect();
+    if let Some(end) = &mut known.last_end {
+        end.target = Some(target.digest());
+    }
+    for assigned in &mut wanted.policies {
+        assigned.policy = policy.clone();
+    }
+    wanted.images = vec![image(1, "3.0.9"), image(2, "3.0.10")];
+    if let Some(run) = &mut open {
+        run.target = Some(target);
+    }
+    (known, wanted, open)
+}
 
 fn any_state() -> impl Strategy<Value = RunState> {
     prop_oneof![
@@ -25,6 +58,7 @@ prop_compose! {
         ordered in prop::option::of((prop::sample::select(OrderKind::ALL), -48i64..48, 1i64..12)),
         paused in prop::bool::weighted(0.1),
         slots in (prop::option::of(1u32..3), 0u32..3, any::<bool>()),
+        by_images in prop::option::of(prop::option::of(-48i64..48)),
         at in -48i64..48,
     ) -> (NodeFacts, Wanted, Option<OpenRun>, Time) {
         let now = NOON + hours(at);
@@ -42,7 +76,12 @@ prop_compose! {
             assigned.limits.max_concurrent = max_concurrent;
             assigned.brake = Brake { held, mine, ..Brake::default() };
         }
-        (known, wanted, open.map(super::open), now)
+        let world = (known, wanted, open.map(super::open));
+        let (known, wanted, open) = match by_images {
+            Some(failed) => with_images(world, failed),
+            None => world,
+        };
+        (known, wanted, open, now)
     }
 }
 
@@ -51,7 +90,9 @@ proptest! {
     #[test]
     fn leave_is_given_only_inside_a_window((known, wanted, open, now) in any_world()) {
         let decision = decide(&known, &wanted, open.as_ref(), now);
-        if let Some(before) = decision.leave(&packages().id.to_string()) {
+        if let Act::Apply { target, before } = &decision.act {
+            let before = *before;
+            prop_assert_eq!(decision.leave(&target.digest()), Some(before));
             prop_assert!(known.trusted && known.provisioned && !wanted.policies.is_empty());
             prop_assert!(now < before);
             let windows = wanted.windows_now(now);

@@ -151,24 +151,30 @@ prop_compose! {
     }
 }
 
+/// Looks whether a decision stays as it is for as long as is said, all of it: the leave ahead, the reason and its instants
+/// too. It is looked at after so many thousandths of that time, and at its end.
+pub(super) fn stays(
+    (known, wanted, open, now): &(NodeFacts, Wanted, Option<OpenRun>, Time),
+    share: i32,
+) -> Result<(), TestCaseError> {
+    let (open, now) = (open.as_ref(), *now);
+    let decision = decide(known, wanted, open, now);
+    let until = steady_until(known, wanted, open, now);
+    prop_assert!(until.is_none_or(|until| now < until));
+    let is_no_later = |next: Time| until.is_some_and(|until| until <= next);
+    prop_assert!(decision.next.is_none_or(is_no_later));
+    let end = until.unwrap_or(now + hours(400));
+    let within = now + (end - now) / 1_000 * share;
+    for later in [within, end - TimeDelta::nanoseconds(1)] {
+        prop_assert_eq!(&decide(known, wanted, open, later), &decision);
+    }
+    Ok(())
+}
+
 proptest! {
-    /// All of it: the leave ahead, the reason and its instants too.
     #[test]
-    fn a_decision_stays_as_it_is_until_then(
-        (known, wanted, open, now) in any_moment(),
-        share in 0i32..1_000,
-    ) {
-        let open = open.as_ref();
-        let decision = decide(&known, &wanted, open, now);
-        let until = steady_until(&known, &wanted, open, now);
-        prop_assert!(until.is_none_or(|until| now < until));
-        let is_no_later = |next: Time| until.is_some_and(|until| until <= next);
-        prop_assert!(decision.next.is_none_or(is_no_later));
-        let end = until.unwrap_or(now + hours(400));
-        let within = now + (end - now) / 1_000 * share;
-        for later in [within, end - TimeDelta::nanoseconds(1)] {
-            prop_assert_eq!(&decide(&known, &wanted, open, later), &decision);
-        }
+    fn a_decision_stays_as_it_is_until_then(world in any_moment(), share in 0i32..1_000) {
+        stays(&world, share)?;
     }
 
     #[test]

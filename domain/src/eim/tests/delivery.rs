@@ -208,6 +208,7 @@ fn the_image_is_frozen_while_a_run_is_open() {
     let frozen = Target {
         policy: PolicyId::nth(1),
         wish: TargetKind::Image(image(2, "3.0.2")),
+        image_rules: ImageRules::default(),
     };
     node.wanted.images.push(image(3, "3.0.3"));
     for state in [

@@ -1,6 +1,8 @@
-//! What a node says about its image, held against what it was told.
+//! What a node is told about images, and what it says about its own, held against that.
 
+use super::delivery::Node;
 use super::*;
+use crate::decide::KnownBad;
 use SampleKind::{Downloading, Started, UpToDate, Updated};
 
 /// A node that runs 3.0.1 and was told of 3.0.2.
@@ -104,4 +106,65 @@ fn what_could_be_updated_is_known_or_stays() {
     assert_eq!(available(&known, &[], ""), None);
     let packages = node(OsKind::Mutable);
     assert_eq!(available(&packages, &[], "[]").as_deref(), Some("[]"));
+    // What is made for other machines is no update of this one.
+    let made_for = |architecture: &str, n, version: &str| Image {
+        architecture: architecture.to_owned(),
+        ..image(n, version)
+    };
+    let known = NodeFacts {
+        running: made_for("x86_64", 1, "3.0.1"),
+        ..known
+    };
+    let images = [
+        made_for("amd64", 2, "3.0.2"),
+        made_for("aarch64", 3, "3.0.3"),
+    ];
+    let shown = available(&known, &images, "");
+    assert_eq!(shown.as_deref(), Some("Edge 3.0.2"));
+    assert_eq!(available(&known, &images[1..], ""), None);
+}
+
+/// Such an agent checks none, and each is as long as all else that is remembered of the image.
+#[test]
+fn the_signatures_of_an_image_are_not_remembered() {
+    let mut node = Node::image(&[window(-1, 1)]);
+    let unsigned = image(2, "3.0.2");
+    for signature in ["one", "another"] {
+        let signed = Image {
+            signatures: vec![signature.to_owned()],
+            ..unsigned.clone()
+        };
+        node.wanted.images = vec![signed.clone()];
+        let before = node.delivered.clone();
+        let answer = node.poll(NOON);
+        assert_eq!(answer.image, Some(signed));
+        assert_eq!(answer.delivered.image.as_ref(), Some(&unsigned));
+        assert!(
+            signature == "one" || answer.delivered == before,
+            "nothing to write"
+        );
+    }
+    let rules = ImageRules {
+        attempts: 3,
+        ..ImageRules::default()
+    };
+    let mut policy = policy(1, Wish::Latest);
+    policy.spec = policy.spec.imaged(rules).expect("rules");
+    let meant = node.delivered.target(&policy).expect("a wish");
+    assert_eq!(meant, Target::of_image(&policy, unsigned));
+    assert_eq!(meant.image_rules, rules);
+}
+
+/// Such an agent does not say what failed, so nobody could tell it to try again.
+#[test]
+fn an_image_is_delivered_whatever_failed_where_another_agent_ran() {
+    let mut node = Node::image(&[window(-1, 1)]);
+    let file = Sha256::parse("sha256", &"a".repeat(64)).expect("a digest");
+    node.wanted.images[1].sha256 = file.clone();
+    node.known.bad_images = vec![KnownBad {
+        sha256: file,
+        since: NOON - hours(5),
+    }];
+    let answer = node.ask(NOON);
+    assert!(answer.image.is_some() && answer.single.is_some());
 }

@@ -110,6 +110,13 @@ POST compute/os | {"sha256": "<33>"} | 400 InvalidArgument sha256
 POST compute/os | {"osType": null} | 400 InvalidArgument osType
 POST compute/os | {"osProvider": "DELL"} | 400 InvalidArgument osProvider
 POST compute/os | {"securityFeature": "STRONG"} | 400 InvalidArgument securityFeature
+POST compute/os | {"imageSignatures": "a"} | 400 InvalidArgument imageSignatures
+POST compute/os | {"imageSignatures": ["no signature"]} | 400 InvalidArgument imageSignatures
+PUT compute/os/<image> | {"imageSignatures": ["<64>"]} | 400 InvalidArgument imageSignatures
+PUT compute/os/<image> | {"architecture": "half", "imageSignatures": ["<64>:"]} | 400 InvalidArgument imageSignatures
+PATCH compute/os/<image> | {"architecture": "half", "imageSignatures": ["<64>:a b"]} | 400 InvalidArgument imageSignatures
+PATCH compute/os/<image> | {"imageSignatures": ["<64>:<201>"]} | 400 InvalidArgument imageSignatures
+PATCH compute/os/<image> | {"imageSignatures": <9 signatures>} | 400 InvalidArgument imageSignatures
 POST compute/os | {"name": "Debian 12"} | 400 FailedPrecondition name
 DELETE compute/os/<image> | - | 400 FailedPrecondition -
 
@@ -132,6 +139,14 @@ POST os-update-policies | {"updatePolicy": "UPDATE_POLICY_LATEST", "updatePackag
 POST os-update-policies | {"updatePolicy": "UPDATE_POLICY_LATEST", "updatePackages": null, "updateSources": ["a"]} | 400 InvalidArgument updatePolicy
 POST os-update-policies | {"updatePolicy": "UPDATE_POLICY_LATEST", "updatePackages": null, "updateKernelCommand": "quiet"} | 400 InvalidArgument updatePolicy
 POST os-update-policies | {"packageRules": {"x": 1}} | 400 InvalidArgument packageRules.x
+POST os-update-policies | {"imageRules": {"x": 1}} | 400 InvalidArgument imageRules.x
+POST os-update-policies | {"imageRules": "slow"} | 400 InvalidArgument imageRules
+POST os-update-policies | {"imageRules": {"attempts": -1}} | 400 InvalidArgument imageRules.attempts
+POST os-update-policies | {"imageRules": {"maxBytes": "1G"}} | 400 InvalidArgument imageRules.maxBytes
+POST os-update-policies | {"imageRules": {"attempts": 3}} | 400 InvalidArgument imageRules
+POST os-update-policies | {"updatePolicy": "UPDATE_POLICY_LATEST", "updatePackages": null, "imageRules": {"attempts": 101}} | 400 InvalidArgument imageRules.attempts
+POST os-update-policies | {"targetOsId": "<image>", "updatePackages": null, "imageRules": {"maxBytes": 1048575}} | 400 InvalidArgument imageRules.maxBytes
+POST os-update-policies | {"targetOsId": "<image>", "updatePackages": null, "imageRules": {"downloadBytesPerSecond": 1}} | 400 InvalidArgument imageRules.downloadBytesPerSecond
 DELETE os-update-policies/<policy> | - | 400 FailedPrecondition -
 PUT os-update-policies/<policy> | {} | 405 Unimplemented -
 PATCH os-update-policies/<policy> | {"name": "x"} | 405 Unimplemented -

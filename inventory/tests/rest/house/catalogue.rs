@@ -44,6 +44,11 @@ pub fn cves(mark: &str, kind: &str) -> String {
         .to_string()
 }
 
+/// A statement on an image that has this word in it.
+pub fn statement(mark: &str) -> String {
+    format!("{}:{mark}=", "cd".repeat(32))
+}
+
 impl House {
     /// An operating system that came from a registry, of the profile and with the lists that have this word in them.
     pub async fn synced(&self, project: TenantId, mark: &str) -> OsId {
@@ -154,6 +159,7 @@ fn spec(mark: &str, version: &str) -> OsSpec {
         installed_packages_url: file("packages"),
         existing_cves_url: file("open"),
         fixed_cves_url: file("mended"),
+        image_signatures: vec![statement(mark)],
     }
 }
 
@@ -176,7 +182,6 @@ fn inside(mark: &str) -> Inside {
         revision: "0.8.11".to_owned(),
         artifact: [0xef; 32],
         platform_bundle: json!({"artifact": mark}).to_string(),
-        image_signatures: vec![format!("{mark} statement")],
         signature: Some(signature),
         files: vec![file],
         packages: None,

@@ -41,24 +41,6 @@ pub(super) fn own(findings: &mut Findings<'_>, truth: &OwnTruth, runs: &[&Run], 
             None => {}
         }
         began(findings, attempt, of.first().copied(), book);
-        image(findings, attempt, book);
-    }
-}
-
-/// The longest that an answer may be on its way.
-const ON_ITS_WAY: TimeDelta = TimeDelta::seconds(20);
-
-/// What was to be booted was wished for.
-fn image(findings: &mut Findings<'_>, attempt: &Attempt, book: &Book) {
-    let (Some(change), Some(first)) = (&attempt.image, attempt.events.first()) else {
-        return;
-    };
-    let policy = attempt.digest.split('/').next();
-    let between = (first.at.truth - ON_ITS_WAY, first.at.truth);
-    // What runs already is not booted once more.
-    if change.from != change.to && !book.may_change(policy, change, between) {
-        let found = format!("attempt {} is for {change:?}", attempt.id);
-        findings.add(Rule::NoImageUnwished, found);
     }
 }
 

@@ -79,6 +79,7 @@ fn run(number: u32, attempt: Option<u128>, events: &[(&str, &str, Option<u32>, i
             .last()
             .map(|last| last.1.to_owned())
             .unwrap_or_default(),
+        image: None,
         events: events.iter().map(entry).collect(),
     }
 }

@@ -3,9 +3,34 @@
 use evenkeel_proto::agent as pb;
 
 use crate::model::{
-    KnownVersion, PackageMode, PackageRules, PackageWish, RebootRule, ServiceRule, WantedPackage,
-    Wish,
+    ImageRules, ImageWish, KnownVersion, PackageMode, PackageRules, PackageWish, RebootRule,
+    ServiceRule, WantedPackage, Wish,
 };
+
+/// Reads a wish for an image. One whose digest is none is not known: nobody could tell that file from another. The
+/// numbers are kept as they were told, so that the same word is the same wish.
+pub(super) fn image(image: pb::Image) -> Wish {
+    let Ok(sha256) = image.sha256.parse() else {
+        return Wish::Unknown;
+    };
+    let rules = image.rules.map(|rules| ImageRules {
+        download_bytes_per_second: rules.download_bytes_per_second,
+        max_bytes: rules.max_bytes,
+        attempts: rules.attempts,
+    });
+    Wish::Image(ImageWish {
+        os_id: image.os_id,
+        name: image.name,
+        profile_name: image.profile_name,
+        image_id: image.image_id,
+        architecture: image.architecture,
+        url: image.url,
+        sha256,
+        signatures: image.signatures,
+        rules: rules.unwrap_or_default(),
+        again: image.again,
+    })
+}
 
 /// Reads a wish for packages. One with a mode or a rule that this agent does not know is not known as a whole: half of a
 /// wish is another wish.
@@ -66,11 +91,74 @@ fn rules(rules: pb::PackageRules) -> Option<PackageRules> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Sha256;
 
     fn latest() -> pb::Packages {
         pb::Packages {
             mode: Some(pb::packages::Mode::Latest(pb::Latest {})),
             ..pb::Packages::default()
+        }
+    }
+
+    fn edge() -> pb::Image {
+        pb::Image {
+            os_id: "os-2".into(),
+            name: "Edge 1.1".into(),
+            image_id: "1.1".into(),
+            url: "edge-1.1.raw.zst".into(),
+            sha256: Sha256::of(b"1.1").to_string(),
+            profile_name: "edge".into(),
+            ..pb::Image::default()
+        }
+    }
+
+    #[test]
+    fn everything_that_is_told_of_an_image_arrives() {
+        let told = pb::Image {
+            architecture: "x86_64".into(),
+            signatures: vec!["k:s".into(), "l:t".into()],
+            rules: Some(pb::ImageRules {
+                download_bytes_per_second: 1_000,
+                max_bytes: 2_000,
+                attempts: 3,
+            }),
+            again: true,
+            ..edge()
+        };
+        let expected = ImageWish {
+            os_id: "os-2".into(),
+            name: "Edge 1.1".into(),
+            profile_name: "edge".into(),
+            image_id: "1.1".into(),
+            architecture: "x86_64".into(),
+            url: "edge-1.1.raw.zst".into(),
+            sha256: Sha256::of(b"1.1"),
+            signatures: vec!["k:s".into(), "l:t".into()],
+            rules: ImageRules {
+                download_bytes_per_second: 1_000,
+                max_bytes: 2_000,
+                attempts: 3,
+            },
+            again: true,
+        };
+        assert_eq!(image(told), Wish::Image(expected));
+    }
+
+    #[test]
+    fn a_server_that_says_less_of_an_image_leaves_the_rest_as_is_usual() {
+        let Wish::Image(wish) = image(edge()) else {
+            panic!("a wish for an image")
+        };
+        assert_eq!(wish.rules, ImageRules::default());
+        assert_eq!(wish.architecture, "");
+        assert!(wish.signatures.is_empty() && !wish.again);
+    }
+
+    #[test]
+    fn a_wish_for_an_image_without_a_digest_is_not_known() {
+        let upper = edge().sha256.to_uppercase();
+        for sha256 in [String::new(), "1.1".into(), upper] {
+            assert_eq!(image(pb::Image { sha256, ..edge() }), Wish::Unknown);
         }
     }
 

@@ -180,6 +180,11 @@ impl Image {
         };
         // Once more, as late as can be: what was fetched days ago may not be trusted any longer.
         self.vouched(wish)?;
+        #[cfg(feature = "halt-points")]
+        if crate::halt::arms_early() {
+            // W6 in the wrong place.
+            boot.arm(*slot, &what, slots.get().sequence + 1).await?;
+        }
         // W4 before anything names it: no entry ever stands for half a kernel.
         boot.kernel(*slot, &what).await?;
         // Before W5: what is armed boots with any reset, so nothing delays it from there on.

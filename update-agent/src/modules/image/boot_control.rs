@@ -130,6 +130,21 @@ pub fn has_slots(place: &Place) -> bool {
     slots.all(|slot| Device::find(slot.label(), &sys).is_ok())
 }
 
+/// Whether the ESP may only be late: there are slots, no tool starts them, and systemd-boot may have started this boot.
+/// Where the firmware's variables tell of another loader or of none there is nothing to wait for.
+pub fn may_be_late(place: &Place, config: &ImageConfig) -> bool {
+    if config.tool.is_some() || !has_slots(place) {
+        return false;
+    }
+    let system = System::of(place);
+    match system.efi.text("LoaderInfo") {
+        Ok(Some(loader)) => loader.starts_with("systemd-boot"),
+        // Not set; or the variables are not mounted yet, on a machine with such firmware.
+        Ok(None) => system.efi.is_hidden(),
+        Err(_) => true,
+    }
+}
+
 /// Waits until there is an ESP with systemd-boot where one is looked for, for ever if none comes. Where its disk hangs,
 /// nothing else does.
 pub fn has_come(place: &Place, config: &ImageConfig) -> impl Future<Output = ()> + Send + use<> {

@@ -129,9 +129,10 @@ impl fmt::Debug for Image {
     }
 }
 
-/// What is noted before the change.
+/// What is noted before the change. It may be read by the agent of another image, older or newer: every field may be left
+/// out, and one that is not known is read past.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct Baseline {
     /// When it was noted, by the node's clock.
     pub at: Option<DateTime<Utc>>,

@@ -134,10 +134,17 @@ pub(super) fn is_missing(wish: &ImageWish, slots: &Slots, seen: &Seen) -> bool {
     })
 }
 
-/// Whether it is made for this machine, and by somebody whom its owner trusts.
+/// Whether it is made for this machine, and by somebody whom its owner trusts. One of which nobody said for what it is
+/// made is for any.
 fn fits(wish: &ImageWish, observed: &Observed) -> Result<(), Failure> {
+    if wish.sha256 == Sha256::from(UNKNOWN) {
+        let reason = "the catalogue has no SHA-256 of the image's file, so that nobody could tell it from another; add that to \
+             the operating system at the server";
+        return Err(Failure::new(FailureKind::Unsupported, reason));
+    }
     let own = os::debian_architecture(&observed.machine);
-    if os::debian_architecture(&wish.architecture) != own {
+    let is_for_any = wish.architecture.is_empty();
+    if !is_for_any && os::debian_architecture(&wish.architecture) != own {
         let reason = format!(
             "the image is made for {} and this machine is one of {}; give the node a policy with another profile",
             wish.architecture, observed.machine

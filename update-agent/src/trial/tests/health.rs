@@ -216,6 +216,37 @@ async fn a_server_that_answers_was_reached_whatever_it_says_and_is_not_asked_at_
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_image_whose_agent_cannot_use_its_way_to_the_server_is_a_bad_one() {
+    let machine = Machine::armed().await;
+    machine.with(|world| world.refuses = Some(|| LinkError::Setup("no authority".to_owned())));
+    machine.boot();
+    machine.run().await.unwrap().unwrap();
+    machine.rest().await;
+    rests_on_old(&machine);
+    let b = state_of_b(&machine);
+    assert!(matches!(b, SlotState::Bad { .. }), "{b:?}");
+
+    // Nor is one kept that has no such way at all, also if nobody demands the server.
+    for is_demanded in [true, false] {
+        let machine = Machine::armed().await;
+        machine.boot();
+        machine.settle().await;
+        let mut parts = machine.parts();
+        parts.server = is_demanded;
+        parts.link = Err("no authority".to_owned());
+        let Over::FellBack { why } = see_through(&parts).await.unwrap() else {
+            panic!("kept without a way to the server")
+        };
+        assert!(why.ends_with("no way to the server: no authority"), "{why}");
+        assert_eq!(machine.count("poll"), 0);
+        machine.rest().await;
+        rests_on_old(&machine);
+        let b = state_of_b(&machine);
+        assert!(matches!(b, SlotState::Bad { .. }), "{b:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn programs_of_the_owner_have_a_say() {
     let machine = Machine::armed().await;
     crate::hooks::fake::program(machine.root(), "/etc/evenkeel/health.d", "10-pumps");

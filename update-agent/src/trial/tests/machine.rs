@@ -222,7 +222,7 @@ impl Machine {
         TrialParts {
             boot: Arc::new(self.clone()),
             slots: Arc::new(self.record()),
-            link: Arc::new(self.clone()),
+            link: Ok(Arc::new(self.clone())),
             runner: Arc::new(self.clone()),
             place: self.place(),
             reset: Arc::new(self.clone()),

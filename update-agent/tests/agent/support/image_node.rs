@@ -235,7 +235,7 @@ impl ImageNode {
         let trial = TrialParts {
             boot: machine.clone(),
             slots: Arc::clone(&slots),
-            link: Arc::new(self.link.clone()),
+            link: Ok(Arc::new(self.link.clone())),
             runner: machine.clone(),
             place: self.place(),
             reset: machine.clone(),

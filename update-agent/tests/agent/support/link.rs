@@ -11,7 +11,7 @@ use evenkeel_update_agent::facts::Facts;
 use evenkeel_update_agent::grants::Grant;
 use evenkeel_update_agent::journal::Entry;
 use evenkeel_update_agent::link::{Answer, Applicant, Enrolled, Leave, Link, LinkError, Question};
-use evenkeel_update_agent::model::{Act, Decision, Event, News, Target};
+use evenkeel_update_agent::model::{Act, Decision, Event, News, Target, Wish};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -63,6 +63,8 @@ pub struct World {
     pub refuse: bool,
     /// Goes on to want what was seen through already.
     pub forgetful: bool,
+    /// A person orders the image anew as soon as it is heard that the node went back.
+    pub orders: bool,
     /// The credential that the next poll brings.
     pub renewal: Option<String>,
     /// The credentials that the link was given.
@@ -191,6 +193,18 @@ impl World {
         }
     }
 
+    /// The image is to be tried although it failed.
+    fn order(&mut self) {
+        if let Some(Target {
+            wish: Wish::Image(wish),
+            ..
+        }) = &mut self.target
+        {
+            wish.again = true;
+        }
+        self.forgetful = true;
+    }
+
     fn decide(&self, attempt: Option<Uuid>) -> Act {
         let told = |id| self.told.get(&id).map_or(&[][..], Vec::as_slice);
         let open = attempt.map(told);
@@ -296,6 +310,13 @@ impl Link for FakeLink {
             }
         }
         let stored = u32::try_from(told.len()).unwrap();
+        let went_back = matches!(
+            told.last().map(|last| &last.news),
+            Some(News::Reverted { .. })
+        );
+        if went_back && world.orders {
+            world.order();
+        }
         if world.lost_answers > 0 {
             world.lost_answers -= 1;
             return Err(LinkError::Unavailable("the answer was lost".into()));

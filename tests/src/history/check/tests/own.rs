@@ -32,6 +32,8 @@ pub(super) fn attempt() -> Attempt {
         }),
         forgotten: false,
         image: None,
+        again: false,
+        booted: None,
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! [Boot Loader Interface]: https://systemd.io/BOOT_LOADER_INTERFACE/
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::PathBuf;
 
@@ -30,6 +30,11 @@ impl Efi {
         Self {
             folder: folder.into(),
         }
+    }
+
+    /// Whether there may be variables that cannot be seen: the folder is there and empty, as it is until it is mounted.
+    pub fn is_hidden(&self) -> bool {
+        fs::read_dir(&self.folder).is_ok_and(|mut files| files.next().is_none())
     }
 
     /// A variable that is a text; `None` if it is not set. Fails if it is broken or cannot be read.
@@ -88,8 +93,6 @@ fn broken(name: &str, why: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     /// A folder with one variable of which these are all bytes.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::fake::{MOUNTS, Machine};
-use super::{find, has_come, has_slots};
+use super::{find, has_come, has_slots, may_be_late};
 use crate::hooks::fake::Fake;
 
 /// Where the kernel tells of mounts, below the root.
@@ -84,6 +84,34 @@ fn without_a_partition_for_each_slot_no_esp_is_waited_for() {
     let machine = Machine::new();
     fs::remove_dir_all(machine.path("sys/class/block/vda3")).unwrap();
     assert!(!has_slots(&machine.place));
+}
+
+#[test]
+fn an_esp_is_late_only_where_systemd_boot_may_have_started_this_boot() {
+    const VARIABLES: &str = "sys/firmware/efi/efivars";
+    let late = |change: fn(&mut Machine)| {
+        let mut machine = Machine::new();
+        change(&mut machine);
+        may_be_late(&machine.place, &machine.config)
+    };
+    assert!(late(|_| {}));
+    assert!(late(|machine| {
+        fs::remove_dir_all(machine.path(VARIABLES)).unwrap();
+        fs::create_dir(machine.path(VARIABLES)).unwrap();
+    }));
+    assert!(late(
+        |machine| machine.bytes_of_variable("LoaderInfo", b"odd")
+    ));
+    let nothing_to_wait_for: [fn(&mut Machine); 5] = [
+        |machine| fs::remove_dir_all(machine.path("sys/firmware/efi")).unwrap(),
+        |machine| machine.unset("LoaderInfo"),
+        |machine| machine.variable("LoaderInfo", "GRUB 2.12"),
+        |machine| machine.config.tool = Some("/usr/bin/os-update-tool.sh".into()),
+        |machine| fs::remove_dir_all(machine.path("sys/class/block/vda3")).unwrap(),
+    ];
+    for (number, change) in nothing_to_wait_for.into_iter().enumerate() {
+        assert!(!late(change), "{number}");
+    }
 }
 
 #[test]

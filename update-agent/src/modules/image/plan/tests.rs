@@ -148,6 +148,27 @@ const TABLE: &[Row] = &[
         "Unsupported: the image is made for aarch64 and this machine is one of x86_64; give the node a policy with \
          another profile",
     ),
+    // Of which nobody said for what it is made, it is for any.
+    (|_, wish| wish.architecture.clear(), "root-b 30"),
+    // Without a digest it is no file that anybody could tell from another,
+    (
+        |_, wish| wish.sha256 = Sha256::from(UNKNOWN),
+        "Unsupported: the catalogue has no SHA-256 of the image's file, so that nobody could tell it from another; add \
+         that to the operating system at the server",
+    ),
+    // and if it runs already by what it says of itself, none is needed.
+    (
+        |node, wish| {
+            let unknown = What {
+                file: Sha256::from(UNKNOWN),
+                ..what("1.0")
+            };
+            node.slots.a = SlotState::Good(unknown);
+            wish.image_id = "1.0".into();
+            wish.sha256 = Sha256::from(UNKNOWN);
+        },
+        "nothing to do",
+    ),
     (
         |node, _| {
             node.unsigned = Some(Failure::new(FailureKind::Signature, "nobody signed it"));

@@ -8,6 +8,11 @@ use serde::{Deserialize, Serialize};
 use crate::model::Sha256;
 
 /// The form of the file. A file of another form is not read.
+///
+/// The record is read by older agents than the one that wrote it, whenever an image on trial is left, or an older one is
+/// wanted. So the form changes only if an older agent must not go by the record as it understands it: with a new state,
+/// or a field without which another means something else. Everything else is added to this form, as a field that may be
+/// left out: an older agent reads past it, and with the next step that it writes the field is gone.
 const FORMAT: u32 = 1;
 
 /// So many bad images are remembered; the oldest are forgotten first.
@@ -59,7 +64,6 @@ impl fmt::Display for Slot {
 
 /// The bytes of an unpacked image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Raw {
     /// Of all of them.
     pub sha256: Sha256,
@@ -69,7 +73,6 @@ pub struct Raw {
 
 /// An image in a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct What {
     /// Of its file as it was fetched. All zeros if the agent does not know where the image came from.
     pub file: Sha256,
@@ -84,7 +87,7 @@ pub struct What {
 
 /// What becomes of a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[serde(rename_all = "snake_case")]
 pub enum SlotState {
     /// Nobody knows what lies there.
     #[default]
@@ -166,7 +169,6 @@ impl SlotState {
 
 /// Why it could not be decided whether an image does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Doubt {
     /// For a person.
     pub why: String,
@@ -176,7 +178,6 @@ pub struct Doubt {
 
 /// An image that was tried and left, and of which nobody can say that it does not do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Undecided {
     /// Of its file.
     pub file: Sha256,
@@ -188,7 +189,6 @@ pub struct Undecided {
 
 /// An image that failed on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct BadImage {
     /// Of its file.
     pub file: Sha256,
@@ -202,13 +202,14 @@ pub struct BadImage {
 
 /// All that is written down of the slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Slots {
     /// Slot a.
     pub a: SlotState,
     /// Slot b.
     pub b: SlotState,
-    /// The slot that a failed trial falls back to. It is [`SlotState::Good`], and never written.
+    /// The slot that a failed trial falls back to. It is [`SlotState::Good`], and never written. That there is none is
+    /// written as well: a record that does not speak of it is not read.
+    #[serde(deserialize_with = "Option::deserialize")]
     pub last_good: Option<Slot>,
     /// Images that are not tried again by themselves, in the order in which they failed.
     pub bad: Vec<BadImage>,
@@ -287,7 +288,6 @@ impl Slots {
 
 /// What is in the file.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Page<S> {
     format: u32,
     slots: S,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use chrono::TimeDelta;
 use evenkeel_kit::clock::TestClock;
+use serde_json::Value;
 
 use super::*;
 
@@ -109,11 +110,15 @@ fn a_record_that_makes_no_sense_is_told_and_left_as_it_is() {
     let sound = fs::read_to_string(&path).unwrap();
     let newer = sound.replace("\"format\":1", "\"format\":2,\"more\":true");
     let unknown = sound.replace("\"sequence\"", "\"sequel\"");
+    let no_good = sound.replace("\"last_good\"", "\"best\"");
+    let state = sound.replacen("\"good\"", "\"better\"", 1);
     let other_good = sound.replace("\"last_good\":\"a\"", "\"last_good\":\"b\"");
     let half = sound[..sound.len() / 2].to_owned();
     for (bad, why) in [
         (newer, "another version of the agent wrote it"),
-        (unknown, "unknown field `sequel`"),
+        (unknown, "missing field `sequence`"),
+        (no_good, "missing field `last_good`"),
+        (state, "unknown variant `better`"),
         (other_good, "calls the slot root-b the last good one"),
         (half, "EOF"),
         ("\u{0}".repeat(64), "expected value"),
@@ -131,6 +136,46 @@ fn a_record_that_makes_no_sense_is_told_and_left_as_it_is() {
     fs::create_dir(&path).unwrap();
     let failure = open(&path).unwrap_err();
     assert_eq!(failure.kind, FailureKind::Storage, "it cannot be read");
+}
+
+/// As an older agent reads what a newer one wrote on its trial.
+#[test]
+fn what_a_newer_agent_added_is_read_past_and_gone_with_the_next_step() {
+    let (_folder, path) = place();
+    let file = open(&path).unwrap();
+    file.reconcile(&first_start()).unwrap();
+    let mut slots = beside_a_good_one(doubted());
+    if let SlotState::Trial { what, .. } = &mut slots.b {
+        what.raw = Some(raw(2));
+    }
+    slots.brand(&image(3), "it panicked", NOON);
+    slots.doubt(&image(2).file, &doubt());
+    let written = record::write(&slots).unwrap();
+    let mut newer: Value = serde_json::from_slice(&written).unwrap();
+    let objects = [
+        "",
+        "/slots",
+        "/slots/a/good",
+        "/slots/b/trial",
+        "/slots/b/trial/what/raw",
+        "/slots/b/trial/doubt",
+        "/slots/bad/0",
+        "/slots/undecided/0",
+        "/slots/undecided/0/doubt",
+    ];
+    for object in objects {
+        let object = newer.pointer_mut(object).and_then(Value::as_object_mut);
+        let added = object.expect("an object").insert("more".into(), 1.into());
+        assert_eq!(added, None);
+    }
+    fs::write(&path, newer.to_string()).unwrap();
+
+    let older = open(&path).unwrap();
+
+    assert_eq!(older.get(), slots);
+    assert!(older.forget_bad(&image(3).file).unwrap());
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(!text.contains("more"), "{text}");
 }
 
 #[test]

@@ -1,0 +1,220 @@
+//! How much is taken on at once, and what becomes of those who are too many.
+
+use std::pin::pin;
+
+use futures_util::FutureExt;
+use tonic::Code;
+
+use super::*;
+
+fn settings(calls: u32, calls_of_any_kind: u32) -> LoadSettings {
+    LoadSettings {
+        calls,
+        calls_of_any_kind,
+        ..LoadSettings::default()
+    }
+}
+
+/// As many calls as are taken on.
+fn fill(load: &Arc<Load>, kind: CallKind) -> Vec<Inside> {
+    std::iter::from_fn(|| load.enter(kind).ok()).collect()
+}
+
+#[test]
+fn what_a_call_is_for_is_in_its_path() {
+    for (path, kind) in [
+        ("/evenkeel.agent.v1.AgentService/Poll", CallKind::Quiet),
+        ("/evenkeel.agent.v1.AgentService/Begin", CallKind::News),
+        ("/evenkeel.agent.v1.AgentService/Report", CallKind::News),
+        ("/evenkeel.agent.v1.AgentService/Enroll", CallKind::News),
+        (
+            "/maintmgr.v1.MaintmgrService/PlatformUpdateStatus",
+            CallKind::Quiet,
+        ),
+        ("/", CallKind::Quiet),
+        ("", CallKind::Quiet),
+    ] {
+        assert_eq!(CallKind::of(path), kind, "{path}");
+    }
+}
+
+#[test]
+fn those_who_only_ask_are_refused_before_those_who_tell() {
+    let load = Arc::new(Load::new(settings(8, 10)));
+    let asking = fill(&load, CallKind::Quiet);
+    let telling = fill(&load, CallKind::News);
+    assert_eq!((asking.len(), telling.len()), (8, 2));
+    drop(telling);
+    assert!(load.enter(CallKind::Quiet).is_err());
+    drop(asking);
+    assert!(load.enter(CallKind::Quiet).is_ok());
+}
+
+#[test]
+fn a_call_that_is_held_does_not_count() {
+    let load = Arc::new(Load::new(settings(1, 1)));
+    let held = load.enter(CallKind::Quiet).unwrap();
+    let aside = load.aside();
+    let other = load.enter(CallKind::Quiet).expect("the first one is held");
+    drop(other);
+    drop(aside);
+    assert!(load.enter(CallKind::Quiet).is_err(), "it is awake again");
+    drop(held);
+    assert_eq!(load.inside(), 0);
+}
+
+#[test]
+fn without_a_limit_everybody_is_let_in() {
+    let load = Arc::new(Load::new(settings(0, 0)));
+    let all: Vec<_> = (0..10_000).map(|_| load.enter(CallKind::Quiet)).collect();
+    assert!(all.iter().all(Result::is_ok));
+}
+
+#[test]
+fn a_process_that_was_only_late_refuses_nobody() {
+    let load = Arc::new(Load::new(settings(100, 120)));
+    for _ in 0..10 {
+        load.look(Duration::from_secs(5));
+    }
+    assert!(load.pressure() >= 1.0);
+    let asking = fill(&load, CallKind::Quiet);
+    assert_eq!(asking.len(), 26, "a quarter and one");
+    assert_eq!(fill(&load, CallKind::News).len(), 120 - 26);
+}
+
+#[test]
+fn who_is_refused_is_told_when_to_come_back() {
+    let load = Arc::new(Load::new(settings(1, 1)));
+    let _only = load.enter(CallKind::News).unwrap();
+    let busy = load.enter(CallKind::Quiet).unwrap_err();
+    assert!((SOON / 2..=SOON * 3 / 2).contains(&busy.again), "{busy:?}");
+    let status = busy.status();
+    assert_eq!(status.code(), Code::Unavailable);
+    let hint = status.metadata().get(PUSHBACK).unwrap();
+    assert_eq!(hint.to_str().unwrap(), busy.again.as_millis().to_string());
+}
+
+#[test]
+fn those_who_are_refused_at_once_come_back_apart() {
+    assert_eq!(draw(SOON, 0), SOON / 2);
+    assert_eq!(draw(SOON, u32::MAX), SOON * 3 / 2);
+    let load = Load::new(settings(1, 1));
+    let drawn: std::collections::HashSet<_> = (0..100).map(|_| load.busy().again).collect();
+    assert!(drawn.len() > 90, "{drawn:?}");
+}
+
+#[test]
+fn the_more_pressure_the_later_they_come_back() {
+    let (few, many, all) = (0, 5, 60);
+    for (pressure, nodes, seconds) in [
+        (-1.0, all, 1.0),
+        (0.0, all, 1.0),
+        (0.5, all, 15.5),
+        (1.0, all, 30.0),
+        (0.5, many, 3.0),
+        (1.0, many, 5.0),
+        (1.0, few, 1.0),
+    ] {
+        let waited = wait(pressure, Duration::from_secs(nodes)).as_secs_f64();
+        assert!((waited - seconds).abs() < 0.001, "{pressure}: {waited}");
+    }
+}
+
+#[test]
+fn one_look_alone_changes_little() {
+    let quarter = LOOK / 4;
+    for (late, inside, calls, expected) in [
+        (Duration::ZERO, 0, 100, 0.0),
+        (quarter, 0, 100, 0.25),
+        (quarter, 50, 100, 0.5),
+        (Duration::ZERO, 125, 100, 1.25),
+        (Duration::from_mins(1), 0, 100, MOST_STRAIN),
+        (quarter, 50, 0, 0.25),
+    ] {
+        let found = strain(late, inside, calls);
+        assert!((found - expected).abs() < 1e-9, "{found} not {expected}");
+    }
+    let mut pressure = smoothed(0.0, MOST_STRAIN);
+    assert!(pressure <= TOO_MUCH, "{pressure}");
+    for _ in 0..3 {
+        pressure = smoothed(pressure, MOST_STRAIN);
+    }
+    assert!(pressure >= 1.0, "it lasts: {pressure}");
+    for _ in 0..12 {
+        pressure = smoothed(pressure, 0.0);
+    }
+    assert!(pressure < 0.05, "it is over: {pressure}");
+}
+
+#[test]
+fn the_interval_grows_fast_and_shrinks_slowly_within_its_bounds() {
+    for (factor, pressure, expected) in [
+        (1.0, 0.0, 1.0),
+        (1.0, 0.8, 1.5),
+        (2.0, 0.6, 2.0),
+        (2.0, 0.4, 1.8),
+        (14.0, 1.0, 15.0),
+        (1.05, 0.0, 1.0),
+    ] {
+        let found = adapted(factor, pressure, 15.0);
+        assert!((found - expected).abs() < 1e-9, "{found} not {expected}");
+    }
+}
+
+#[test]
+fn nodes_come_less_often_while_the_pressure_lasts_and_as_often_as_before_afterwards() {
+    let load = Load::new(LoadSettings::default());
+    let base = Duration::from_secs(20);
+    assert_eq!(load.interval(base), base);
+    for _ in 0..20 {
+        load.look(Duration::from_secs(1));
+    }
+    assert_eq!(load.interval(base), Duration::from_mins(5));
+    for _ in 0..60 {
+        load.look(Duration::ZERO);
+    }
+    assert_eq!(load.interval(base), base);
+}
+
+#[test]
+fn an_interval_that_is_longer_than_the_longest_stays_as_it_is() {
+    let load = Load::new(LoadSettings::default());
+    for base in [Duration::from_mins(10), Duration::MAX, Duration::ZERO] {
+        assert_eq!(load.interval(base), base);
+        load.look(Duration::from_mins(1));
+        assert_eq!(load.interval(base), base);
+    }
+}
+
+#[test]
+fn the_more_nodes_there_are_the_longer_they_take_to_come_back() {
+    let load = Arc::new(Load::new(settings(0, 0)));
+    assert_eq!(load.spread(), SHORTEST_SPREAD);
+    for _ in 0..20_000 {
+        drop(load.enter(CallKind::Quiet));
+    }
+    assert_eq!(load.spread(), Duration::from_secs(4));
+    let held: Vec<_> = (0..5_000).map(|_| load.aside()).collect();
+    assert_eq!(load.spread(), Duration::from_secs(5));
+    drop(held);
+    load.last_minute.store(u32::MAX, Ordering::Relaxed);
+    assert_eq!(load.spread(), LONGEST_SPREAD);
+}
+
+#[tokio::test]
+async fn those_who_write_wait_for_each_other_but_not_too_many() {
+    let load = Load::new(LoadSettings {
+        writers: 1,
+        writers_waiting: 1,
+        ..LoadSettings::default()
+    });
+    let first = load.pen().await.unwrap();
+    let mut second = pin!(load.pen());
+    assert!(second.as_mut().now_or_never().is_none(), "it waits");
+    let third = load.pen().await.unwrap_err();
+    assert_eq!(third.code(), Code::Unavailable);
+    assert!(third.metadata().contains_key(PUSHBACK));
+    drop(first);
+    assert!(second.await.is_ok());
+    assert_eq!(load.waiting_for_pens.load(Ordering::Relaxed), 0);
+}
