@@ -341,7 +341,10 @@ impl Resource for OperatingSystemResource {
             .table(
                 "The image is signed by:",
                 &["KEY"],
-                self.image_signatures.iter().map(|one| key_of(one)).collect(),
+                self.image_signatures
+                    .iter()
+                    .map(|one| key_of(one))
+                    .collect(),
             );
         page
     }
