@@ -16,6 +16,10 @@ help: ## list the targets
 demo: ## one real package update from the REST call to the package; KEEP=1 leaves everything running
 	@KEEP=$(KEEP) deploy/demo/run demo
 
+.PHONY: demo-image
+demo-image: ## an emulated machine that goes to a new image, and comes back from a bad one; KEEP=1 leaves everything running
+	@KEEP=$(KEEP) deploy/demo/image demo
+
 .PHONY: test
 test: tools format clippy docs deny machete shellcheck snapshots tests ## every gate and every test; what CI runs
 
@@ -88,7 +92,7 @@ package: ## the agent's Debian package, static and small (ARCH=amd64 or arm64; t
 	@deploy/package/build $(or $(ARCH),$$(dpkg --print-architecture))
 
 .PHONY: test-full
-test-full: test test-kill test-cut test-boot test-vm test-schema test-history test-race test-image-stream ## `make test`, and the long tests one by one
+test-full: test test-kill test-cut test-boot test-vm test-image-cut test-schema test-history test-race test-image-stream ## `make test`, and the long tests one by one
 
 .PHONY: test-kill
 test-kill: tools ## the agent killed after every journal step, and 1,000 times at random instants, with real apt (ROUNDS=n, SEED=n)
@@ -108,10 +112,16 @@ test-boot: tools ## the agent's Debian package on a machine that boots with syst
 	  cargo test --locked -p evenkeel-tests --test booted -- --nocapture
 
 .PHONY: test-vm
-test-vm: tools ## a machine with two slots and every kind of release, good and bad, from the firmware on; and cuts of the power (CUTS=n, SEED=n)
-	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_VM=all EVENKEEL_VM_CUTS=$(or $(CUTS),5) \
+test-vm: tools ## machines from the firmware on, updated by a real server to every kind of release, good and bad; and power cuts (CUTS=n, SEED=n)
+	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_VM=all EVENKEEL_VM_CUTS=$(or $(CUTS),10) \
 	  $(if $(SEED),EVENKEEL_VM_SEED=$(SEED)) \
 	  $(step) test-vm cargo test --locked -p evenkeel-tests --test vm -- --nocapture
+
+.PHONY: test-image-cut
+test-image-cut: tools ## the power cut at every write of an image's update, and 40 times a flush with what was not flushed lost (SAMPLES=n, SEED=n)
+	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_VM=all EVENKEEL_IMAGE_CUT_SAMPLES=$(or $(SAMPLES),40) \
+	  $(if $(SEED),EVENKEEL_IMAGE_CUT_SEED=$(SEED)) \
+	  $(step) test-image-cut cargo test --locked -p evenkeel-tests --test image_cut -- --nocapture
 
 .PHONY: test-schema
 test-schema: tools ## schemathesis asks for all that /openapi.json says, for ten minutes (MINUTES=n, EXAMPLES=n, SEED=n)

@@ -1,6 +1,7 @@
 //! What a disk was told, in the form of Linux' dm-log-writes, which qemu writes as well.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 use evenkeel_simulator::chance::Chance;
@@ -46,7 +47,9 @@ pub(super) struct Part<'a> {
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// What was written between one flush and the next.
-    stretches: Vec<Vec<Write>>,
+    pub(super) stretches: Vec<Vec<Write>>,
+    /// Before this byte of the disk a small write is not torn.
+    pub(super) spared: u64,
 }
 
 /// What is on the disk when the power goes.
@@ -95,7 +98,37 @@ impl Recording {
             at = end;
             stretches.last_mut().expect("one at least").push(write);
         }
-        Ok(Self { stretches })
+        Ok(Self {
+            stretches,
+            spared: SUPERBLOCK_ENDS,
+        })
+    }
+
+    /// The same for a disk that begins with a partition table and not with a file system: any write may be torn.
+    #[must_use]
+    pub fn torn_anywhere(mut self) -> Self {
+        self.spared = 0;
+        self
+    }
+
+    /// The same as if the disk had never been told to flush: anything may be there without anything before it.
+    #[must_use]
+    pub fn never_flushed(self) -> Self {
+        Self {
+            stretches: vec![self.stretches.into_iter().flatten().collect()],
+            spared: self.spared,
+        }
+    }
+
+    /// Behind which flushes something was written to a part of the disk before the next one.
+    pub fn touching(&self, place: &Range<u64>) -> Vec<usize> {
+        let touches = |write: &Write| {
+            let end = write.offset + write.data.len() as u64;
+            write.offset < place.end && place.start < end
+        };
+        let numbered = self.stretches.iter().enumerate();
+        let touching = numbered.filter(|(_, stretch)| stretch.iter().any(touches));
+        touching.map(|(flushes, _)| flushes).collect()
     }
 
     /// How often the disk was told to flush.
@@ -127,6 +160,20 @@ impl Recording {
         let numbers = |flushes| (0..self.parts(flushes).count()).map(move |part| (flushes, part));
         let all: Vec<_> = (0..self.stretches.len()).flat_map(numbers).collect();
         let &(flushes, last) = chance.pick(&all);
+        self.lossy_cut_at(flushes, last, chance)
+    }
+
+    /// A cut somewhere between this flush and the next, at which about half of what was written since is lost. None if
+    /// nothing was.
+    pub fn lossy_cut_after(&self, flushes: usize, chance: &mut Chance) -> Option<Cut> {
+        let last = u64::try_from(self.parts(flushes).count())
+            .ok()?
+            .checked_sub(1)?;
+        let last = usize::try_from(chance.between(0, last)).ok()?;
+        Some(self.lossy_cut_at(flushes, last, chance))
+    }
+
+    fn lossy_cut_at(&self, flushes: usize, last: usize, chance: &mut Chance) -> Cut {
         let written = self.parts(flushes).take(last + 1).enumerate();
         let survives = written.filter(|(_, part)| part.is_forced || chance.hits(500));
         Cut {
@@ -135,15 +182,24 @@ impl Recording {
         }
     }
 
+    /// What of that is on the disk after a cut.
+    pub(super) fn surviving<'a>(&'a self, cut: &'a Cut) -> impl Iterator<Item = Part<'a>> {
+        let numbered = self.parts(cut.flushes).enumerate();
+        let there = numbered.filter(|(number, _)| cut.survivors.binary_search(number).is_ok());
+        there.map(|(_, part)| part)
+    }
+
     /// What was written between this flush and the next, as a disk may tear it.
     pub(super) fn parts(&self, flushes: usize) -> impl Iterator<Item = Part<'_>> {
-        self.stretches[flushes].iter().flat_map(Write::parts)
+        let spared = self.spared;
+        let written = self.stretches[flushes].iter();
+        written.flat_map(move |write| write.parts(spared))
     }
 }
 
 impl Write {
-    fn parts(&self) -> impl Iterator<Item = Part<'_>> {
-        let is_small = self.data.len() <= SMALL && self.offset >= SUPERBLOCK_ENDS;
+    fn parts(&self, spared: u64) -> impl Iterator<Item = Part<'_>> {
+        let is_small = self.data.len() <= SMALL && self.offset >= spared;
         let size = if is_small { PARTS.1 } else { PARTS.0 };
         let offsets = (self.offset..).step_by(size);
         let is_forced = self.is_forced;
@@ -217,6 +273,8 @@ mod tests {
         );
         let cuts = recording.cuts_at_flushes();
         assert_eq!(cuts.iter().map(|cut| cut.flushes).collect::<Vec<_>>(), [1]);
+        assert_eq!(recording.touching(&(0..9 * 512)), [0]);
+        assert_eq!(recording.touching(&(9 * 512 + 511..1 << 40)), [2]);
     }
 
     #[test]
@@ -243,6 +301,30 @@ mod tests {
         let parts: Vec<_> = recording.parts(0).collect();
         let sizes: Vec<_> = parts.iter().map(|part| part.data.len()).collect();
         assert_eq!(sizes, [4096, 1024]);
+        let table = recording.torn_anywhere();
+        assert_eq!(table.parts(0).count(), 8 + 2);
+    }
+
+    #[test]
+    fn a_disk_that_was_never_flushed_may_lose_anything() {
+        let recording = Recording::parse(&log(&[(8, 1, 0), (0, 0, FLUSH), (9, 1, 0)]));
+        let recording = recording.expect("a log");
+        let after = |recording: &Recording, seed| {
+            recording.lossy_cut_after(recording.flushes(), &mut Chance::new(seed, 0))
+        };
+        let late = |recording: &Recording| -> Vec<_> {
+            let cuts = (0..50).filter_map(|seed| after(recording, seed));
+            cuts.map(|cut| cut.survivors).collect()
+        };
+        let flushed = late(&recording);
+        assert!(flushed.contains(&Vec::new()) && flushed.contains(&vec![0]));
+        assert!(
+            late(&recording.never_flushed()).contains(&vec![1]),
+            "the second without the first"
+        );
+
+        let empty = Recording::parse(&log(&[(0, 0, FLUSH)])).expect("a log");
+        assert_eq!(after(&empty, 1), None);
     }
 
     #[test]

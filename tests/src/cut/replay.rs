@@ -37,9 +37,7 @@ impl<'a> Replay<'a> {
         }
         self.flushes = cut.flushes;
         let disk = self.disk.copy(image);
-        let numbered = self.recording.parts(cut.flushes).enumerate();
-        let there = numbered.filter(|(number, _)| cut.survivors.binary_search(number).is_ok());
-        write(&disk, there.map(|(_, part)| part));
+        write(&disk, self.recording.surviving(cut));
         disk
     }
 }

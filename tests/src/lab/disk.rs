@@ -193,7 +193,7 @@ fn free(folder: &Path) -> u64 {
 }
 
 /// What a command printed, or why it failed.
-fn words_of(command: &mut Command) -> Result<String, String> {
+pub(super) fn words_of(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| error.to_string())?;
     if output.status.success() {
         let words = String::from_utf8_lossy(&output.stdout);

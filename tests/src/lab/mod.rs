@@ -19,6 +19,7 @@ mod rest;
 mod server;
 mod suite;
 mod sweeper;
+pub mod vm;
 mod web;
 
 pub use binaries::Binaries;

@@ -29,10 +29,16 @@ impl Server {
 
     /// Starts a server with an empty database and these variables.
     pub fn start_with(lab: &Lab, settings: &[(&str, &str)]) -> Self {
-        let data = lab.path("server");
+        Self::start_in(lab.folder(), settings)
+    }
+
+    /// Starts a server with an empty database and these variables, that keeps what it has in a folder. Postgres, which
+    /// is not root, must get through to it.
+    pub(super) fn start_in(folder: &Path, settings: &[(&str, &str)]) -> Self {
+        let data = folder.join("server");
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let settings: Vec<_> = settings.iter().map(own).collect();
-        let (ready, log) = (lab.path("ready.json"), lab.path("server.log"));
+        let (ready, log) = (folder.join("ready.json"), folder.join("server.log"));
         let server = Self {
             child: Mutex::new(spawn(&data, &ready, &log, &settings)),
             data,

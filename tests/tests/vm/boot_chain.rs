@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 use evenkeel_simulator::chance::Chance;
 use evenkeel_tests::history::{number, say};
 use evenkeel_tests::lab::until;
+use evenkeel_tests::lab::vm::{
+    Booted, Count, Entry, Kind, Resets, Slot, Vm, Vms, counts, startable,
+};
 
-use crate::esp::{Count, Entry, Slot, counts, startable};
-use crate::machine::Machine;
-use crate::monitor::Resets;
-use crate::serial::Booted;
-use crate::workshop::{NEW, OLD, Workshop};
+use crate::{NEW, OLD};
 
 /// How often the loader tries a new release that is no good.
 const TRIES: u32 = 2;
@@ -21,9 +20,6 @@ const GOOD_TRIES: u32 = 3;
 
 /// How long one boot may take on a busy machine, also one that fails in the end.
 const BOOT: Duration = Duration::from_mins(5);
-
-/// What a kernel says before it waits for a root that never comes.
-const WAITS: &str = "Waiting for root device";
 
 /// A machine that prints nothing for so long hangs. A slower one is only reset too early, which changes no end.
 const HANGS: Duration = Duration::from_secs(12);
@@ -60,19 +56,17 @@ fn release_in(slot: Slot) -> Booted {
 }
 
 /// A machine that runs the old release and will try a new one of this kind so often.
-fn armed(workshop: &Workshop, kind: &str, tries: u32) -> Machine {
-    let machine = workshop.machine(kind);
-    let release = machine.path("release");
-    workshop.release(&release, NEW, kind);
-    machine.put(Slot::B, &release, tries);
-    let entries = machine.entries();
+fn armed(vms: &Vms, kind: Kind, tries: u32) -> Vm {
+    let vm = vms.lone_machine(&vms.release(OLD, Kind::Good), "armed");
+    vm.put(Slot::B, &vms.release(NEW, kind), tries);
+    let entries = vm.entries();
     assert_eq!(counts(&entries, Slot::A), [Count::Kept]);
     let fresh = Count::Trial {
         left: tries,
         done: 0,
     };
     assert_eq!(counts(&entries, Slot::B), [fresh]);
-    machine
+    vm
 }
 
 /// Holds that a machine which is off has left the new release: its entry has no try left, or is gone. The old one's was
@@ -91,18 +85,21 @@ fn assert_left(entries: &[Entry]) {
 }
 
 /// Tells of a new release that always ends in a reset by itself.
-fn falls_back(workshop: &Workshop, kind: &str) {
-    let mut machine = armed(workshop, kind, TRIES);
+fn falls_back(kind: Kind) {
+    let Some(vms) = Vms::open_for_all() else {
+        return;
+    };
+    let mut vm = armed(&vms, kind, TRIES);
     let begun = Instant::now();
-    let mut running = machine.power_on();
+    vm.start();
     // The first that comes up, so the new one never did.
-    let booted = running.until_booted(BOOT * (TRIES + 1));
-    let resets = running.resets();
-    drop(running);
+    let booted = vm.until_booted(BOOT * (TRIES + 1));
+    let resets = vm.resets();
+    vm.cut();
     let passed = begun.elapsed();
-    let entries = machine.entries();
+    let entries = vm.entries();
     say(&format!(
-        "{kind}: {resets:?}, then {booted:?} after {passed:?}; {entries:?}"
+        "{kind:?}: {resets:?}, then {booted:?} after {passed:?}; {entries:?}"
     ));
     assert_eq!(booted, release_in(Slot::A));
     assert!(resets.by_itself >= TRIES, "{resets:?}");
@@ -112,17 +109,17 @@ fn falls_back(workshop: &Workshop, kind: &str) {
 
 #[test]
 fn a_good_release_in_the_other_slot_comes_up_on_trial() {
-    let Some(workshop) = Workshop::open() else {
+    let Some(vms) = Vms::open_for_all() else {
         return;
     };
-    let mut machine = armed(&workshop, "good", GOOD_TRIES);
+    let mut vm = armed(&vms, Kind::Good, GOOD_TRIES);
     let begun = Instant::now();
-    let mut running = machine.power_on();
-    let booted = running.until_booted(BOOT);
-    let resets = running.resets();
-    drop(running);
+    vm.start();
+    let booted = vm.until_booted(BOOT);
+    let resets = vm.resets();
+    vm.cut();
     let passed = begun.elapsed();
-    let entries = machine.entries();
+    let entries = vm.entries();
     say(&format!(
         "good: {resets:?}, then {booted:?} after {passed:?}; {entries:?}"
     ));
@@ -139,59 +136,51 @@ fn a_good_release_in_the_other_slot_comes_up_on_trial() {
 
 #[test]
 fn a_kernel_that_panics_leads_back_to_the_old_release() {
-    if let Some(workshop) = Workshop::open() {
-        falls_back(&workshop, "panic");
-    }
+    falls_back(Kind::Panic);
 }
 
 #[test]
 fn noise_in_place_of_a_kernel_leads_back_to_the_old_release() {
-    if let Some(workshop) = Workshop::open_for_all() {
-        falls_back(&workshop, "noise");
-    }
+    falls_back(Kind::NoiseKernel);
 }
 
 #[test]
 fn a_release_without_init_leads_back_to_the_old_release() {
-    if let Some(workshop) = Workshop::open_for_all() {
-        falls_back(&workshop, "no-init");
-    }
+    falls_back(Kind::NoInit);
 }
 
 #[test]
 fn a_root_that_is_not_there_leads_back_to_the_old_release() {
-    if let Some(workshop) = Workshop::open_for_all() {
-        falls_back(&workshop, "no-root");
-    }
+    falls_back(Kind::NoRoot);
 }
 
 #[test]
 fn a_hang_before_user_space_leads_back_to_the_old_release_once_it_was_reset_from_outside() {
-    let Some(workshop) = Workshop::open_for_all() else {
+    let Some(vms) = Vms::open_for_all() else {
         return;
     };
-    let mut machine = armed(&workshop, "hang", TRIES);
+    let mut vm = armed(&vms, Kind::HangEarly, TRIES);
     let begun = Instant::now();
-    let mut running = machine.power_on();
+    vm.start();
     for done in 1..=TRIES {
         let left = TRIES - done;
         let counted = [Count::Trial { left, done }];
-        running.until_entries("the loader counts", BOOT, |entries| {
+        vm.until_entries("the loader counts", BOOT, |entries| {
             counts(entries, Slot::B) == counted
         });
-        running.until_line("the kernel waits", BOOT, |line| {
-            line.contains(WAITS).then_some(())
+        vm.until_line("the kernel waits", BOOT, |line| {
+            line.contains(Kind::WAITS).then_some(())
         });
-        running.until_silent(HANGS, BOOT);
+        vm.until_silent(HANGS, BOOT);
         // Nobody on the machine does it: else it did not hang.
-        assert_eq!(running.resets().by_itself, 0);
-        running.reset();
+        assert_eq!(vm.resets().by_itself, 0);
+        vm.reset();
     }
-    let booted = running.until_booted(BOOT);
-    let resets = running.resets();
-    drop(running);
+    let booted = vm.until_booted(BOOT);
+    let resets = vm.resets();
+    vm.cut();
     let passed = begun.elapsed();
-    let entries = machine.entries();
+    let entries = vm.entries();
     say(&format!(
         "hang: {resets:?}, then {booted:?} after {passed:?}; {entries:?}"
     ));
@@ -201,8 +190,8 @@ fn a_hang_before_user_space_leads_back_to_the_old_release_once_it_was_reset_from
 }
 
 /// Switches a machine on, and cuts its power in some instant of the boot. Says which.
-fn cut_once(machine: &mut Machine, chance: &mut Chance) -> String {
-    let before = machine.entries();
+fn cut_once(vm: &mut Vm, chance: &mut Chance) -> String {
+    let before = vm.entries();
     let slots = startable(&before);
     let drawn = *chance.pick(&MOMENTS);
     let later = chance.length((Duration::ZERO, LATER));
@@ -212,22 +201,22 @@ fn cut_once(machine: &mut Machine, chance: &mut Chance) -> String {
         Moment::Counted if !is_counted => Moment::On,
         moment => moment,
     };
-    let mut running = machine.power_on();
+    vm.start();
     match moment {
         Moment::On => {}
         Moment::Counted => {
-            running.until_entries("the loader counts", BOOT, |entries| entries != before);
+            vm.until_entries("the loader counts", BOOT, |entries| entries != before);
         }
         Moment::Up => {
-            let booted = running.until_booted(BOOT);
-            assert_may(&slots, running.resets(), &booted);
+            let booted = vm.until_booted(BOOT);
+            assert_may(&slots, vm.resets(), &booted);
         }
     }
     let begun = Instant::now();
     until("the drawn instant", LATER + BOOT, || {
         (begun.elapsed() >= later).then_some(())
     });
-    drop(running);
+    vm.cut();
     format!("{moment:?}+{later:?}")
 }
 
@@ -244,24 +233,22 @@ fn assert_may(slots: &[Slot], resets: Resets, booted: &Booted) {
 
 #[test]
 fn after_power_cuts_in_several_boots_of_a_trial_the_old_or_the_new_release_comes_up() {
-    let Some(workshop) = Workshop::open_for_all() else {
+    let Some(vms) = Vms::open_for_all() else {
         return;
     };
     let seed = number("EVENKEEL_VM_SEED", u64::from(std::process::id()) * 7_919);
     say(&format!("EVENKEEL_VM_SEED={seed}"));
     for series in 0..number("EVENKEEL_VM_CUTS", 3) {
         let mut chance = Chance::new(seed, series);
-        let mut machine = armed(&workshop, "good", TRIES);
+        let mut vm = armed(&vms, Kind::Good, TRIES);
         let cuts = chance.between(CUTS.0, CUTS.1);
-        let cuts: Vec<_> = (0..cuts)
-            .map(|_| cut_once(&mut machine, &mut chance))
-            .collect();
-        let before = machine.entries();
-        let mut running = machine.power_on();
-        let booted = running.until_booted(BOOT);
-        let resets = running.resets();
-        drop(running);
-        let entries = machine.entries();
+        let cuts: Vec<_> = (0..cuts).map(|_| cut_once(&mut vm, &mut chance)).collect();
+        let before = vm.entries();
+        vm.start();
+        let booted = vm.until_booted(BOOT);
+        let resets = vm.resets();
+        vm.cut();
+        let entries = vm.entries();
         say(&format!(
             "series {series}: cut at {cuts:?}, then {booted:?}; {entries:?}"
         ));

@@ -35,7 +35,7 @@ impl Resets {
 
 /// The monitor of a machine that is on.
 #[derive(Debug)]
-pub struct Monitor {
+pub(super) struct Monitor {
     stream: BufReader<UnixStream>,
     resets: Resets,
 }
@@ -45,7 +45,7 @@ impl Monitor {
     ///
     /// # Panics
     /// What listens there is no monitor.
-    pub fn connect(socket: &Path) -> Option<Self> {
+    pub(super) fn connect(socket: &Path) -> Option<Self> {
         let stream = UnixStream::connect(socket).ok()?;
         let limited = stream.set_read_timeout(Some(PATIENCE));
         limited.expect("a limit of time");
@@ -60,12 +60,12 @@ impl Monitor {
     }
 
     /// Presses the button. The reset comes about a moment later.
-    pub fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.order("system_reset");
     }
 
     /// How often the machine was reset.
-    pub fn resets(&mut self) -> Resets {
+    pub(super) fn resets(&mut self) -> Resets {
         // Whatever happened before the answer was said before it.
         self.order("query-status");
         self.resets

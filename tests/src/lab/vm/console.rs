@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::esp::Slot;
+use super::esp::Slot;
 
 /// What stands before the words of a release that came up.
 const MARK: &str = "evenkeel-lab: booted ";
@@ -36,7 +36,7 @@ impl Booted {
 
 /// The console of a machine from the moment on in which it was switched on, over all of its resets.
 #[derive(Debug)]
-pub struct Console {
+pub(super) struct Console {
     file: PathBuf,
     /// So many bytes were looked at.
     seen: usize,
@@ -44,13 +44,13 @@ pub struct Console {
 
 impl Console {
     /// The console that is kept in a file, which need not be there yet.
-    pub fn of(file: PathBuf) -> Self {
+    pub(super) fn of(file: PathBuf) -> Self {
         Self { file, seen: 0 }
     }
 
     /// The first answer to a whole line, among those that were not looked at before. What follows it is looked at next
     /// time.
-    pub fn find<T>(&mut self, wanted: impl Fn(&str) -> Option<T>) -> Option<T> {
+    pub(super) fn find<T>(&mut self, wanted: impl Fn(&str) -> Option<T>) -> Option<T> {
         let printed = self.printed();
         while let Some((line, length)) = first_line(printed.get(self.seen..)?) {
             self.seen += length;
@@ -61,15 +61,27 @@ impl Console {
         None
     }
 
+    /// The answer to the last whole line that has one, looked at before or not.
+    pub(super) fn last<T>(&self, wanted: impl Fn(&str) -> Option<T>) -> Option<T> {
+        let printed = self.printed();
+        let whole = printed.iter().rposition(|byte| *byte == b'\n')?;
+        let text = String::from_utf8_lossy(&printed[..whole]);
+        text.lines().rev().find_map(wanted)
+    }
+
+    /// All that was printed.
+    pub(super) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.printed()).into_owned()
+    }
+
     /// How many bytes were printed.
-    pub fn length(&self) -> u64 {
+    pub(super) fn length(&self) -> u64 {
         fs::metadata(&self.file).map_or(0, |file| file.len())
     }
 
     /// The last lines, without what only a terminal understands.
-    pub fn tail(&self) -> String {
-        let printed = self.printed();
-        let printed = String::from_utf8_lossy(&printed);
+    pub(super) fn tail(&self) -> String {
+        let printed = self.text();
         let lines: Vec<&str> = printed.lines().collect();
         let last = lines[lines.len().saturating_sub(TAIL)..].join("\n");
         last.replace(|c: char| c.is_control() && c != '\n', " ")
@@ -140,6 +152,7 @@ mod tests {
         assert_eq!((first.version.as_str(), first.slot), ("1", Slot::A));
         assert_eq!(console.find(Booted::read), None);
         assert_eq!(console.find(any), None, "all of it was looked at");
+        assert_eq!(console.last(Booted::read), Some(first));
         assert!(console.tail().ends_with("slot a\nmore"));
     }
 }

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::tools::{command, try_run};
+use super::tool;
+use crate::lab::disk::words_of;
+use crate::lab::told;
 
 /// The type of an EFI system partition.
 const ESP: &str = "C12A7328-F81F-11D2-BA4B-00A0C93EC93B";
@@ -27,6 +29,15 @@ impl Slot {
         match self {
             Self::A => "a",
             Self::B => "b",
+        }
+    }
+
+    /// The one beside it.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
         }
     }
 
@@ -102,8 +113,8 @@ pub fn startable(entries: &[Entry]) -> Vec<Slot> {
 }
 
 /// The boot partition of a disk.
-#[derive(Debug)]
-pub struct Esp {
+#[derive(Clone, Debug)]
+pub(super) struct Esp {
     /// The disk and the offset in it, as mtools take them.
     drive: String,
 }
@@ -114,11 +125,10 @@ impl Esp {
     /// # Panics
     /// The disk has none.
     #[track_caller]
-    pub fn of(disk: &Path) -> Self {
-        let table = try_run(command("sfdisk").arg("--json").arg(disk));
-        let table = table.expect("a table of partitions");
-        let table = serde_json::from_str(&table).expect("JSON");
-        let offset = offset(&table).expect("a boot partition");
+    pub(super) fn of(disk: &Path) -> Self {
+        let table = table(disk);
+        let is_esp = |partition: &Value| partition["type"] == ESP;
+        let (offset, _) = place(&table, is_esp).expect("a boot partition");
         let drive = format!("{}@@{offset}", disk.display());
         Self { drive }
     }
@@ -127,7 +137,7 @@ impl Esp {
     ///
     /// # Errors
     /// It cannot be read. That passes if the machine is on and writes to it.
-    pub fn entries(&self) -> Result<Vec<Entry>, String> {
+    pub(super) fn entries(&self) -> Result<Vec<Entry>, String> {
         let listed = self.look("mdir", &["-b"], ENTRIES)?;
         let mut entries = Vec::new();
         for path in listed.lines() {
@@ -146,22 +156,51 @@ impl Esp {
         Ok(entries)
     }
 
+    /// The kernel of a slot.
+    ///
+    /// # Errors
+    /// It is not there, or cannot be read.
+    pub(super) fn kernel(&self, slot: Slot) -> Result<Vec<u8>, String> {
+        let path = format!("::/EFI/evenkeel/slot-{}.efi", slot.letter());
+        let mut copying = tool("mcopy");
+        copying.env("MTOOLS_SKIP_CHECK", "1");
+        copying.args(["-n", "-i", &self.drive, &path, "-"]);
+        let output = copying.output().map_err(|error| error.to_string())?;
+        if output.status.success() {
+            Ok(output.stdout)
+        } else {
+            Err(told(&output))
+        }
+    }
+
     fn look(&self, program: &str, options: &[&str], path: &str) -> Result<String, String> {
-        let mut looking = command(program);
+        let mut looking = tool(program);
         // They would refuse a file system whose size they do not expect.
         looking.env("MTOOLS_SKIP_CHECK", "1");
         looking.args(options).args(["-i", &self.drive, path]);
-        try_run(&mut looking)
+        words_of(&mut looking)
     }
 }
 
-/// Where the boot partition begins, in bytes, as sfdisk tells it.
-fn offset(table: &Value) -> Option<u64> {
+/// The table of a disk's partitions, as sfdisk tells it.
+///
+/// # Panics
+/// There is none.
+#[track_caller]
+pub(super) fn table(disk: &Path) -> Value {
+    let table = words_of(tool("sfdisk").arg("--json").arg(disk));
+    let table = table.expect("a table of partitions");
+    serde_json::from_str(&table).expect("JSON")
+}
+
+/// Where the first such partition of a table begins, and how long it is, in bytes.
+pub(super) fn place(table: &Value, wanted: impl Fn(&Value) -> bool) -> Option<(u64, u64)> {
     let table = &table["partitiontable"];
     let mut partitions = table["partitions"].as_array()?.iter();
-    let esp = partitions.find(|partition| partition["type"] == ESP)?;
+    let found = partitions.find(|partition| wanted(partition))?;
     let sector = table["sectorsize"].as_u64().unwrap_or(512);
-    Some(esp["start"].as_u64()? * sector)
+    let bytes = |key: &str| Some(found[key].as_u64()? * sector);
+    Some((bytes("start")?, bytes("size")?))
 }
 
 /// The slot whose kernel an entry starts.
@@ -235,16 +274,16 @@ mod tests {
     }
 
     #[test]
-    fn the_boot_partition_is_found_by_its_type() {
+    fn a_partition_is_found_by_what_the_table_says_of_it() {
         let table = json!({ "partitiontable": { "sectorsize": 512, "partitions": [
-            { "start": 34, "type": "0FC63DAF-8483-4772-8E79-3D69D8477DE4", "name": "esp" },
-            { "start": 2048, "type": ESP, "name": "boot" },
+            { "start": 34, "size": 8, "type": "0FC63DAF-8483-4772-8E79-3D69D8477DE4", "name": "esp" },
+            { "start": 2048, "size": 4096, "type": ESP, "name": "boot" },
         ] } });
-        assert_eq!(offset(&table), Some(1 << 20));
-        assert_eq!(
-            offset(&json!({ "partitiontable": { "partitions": [] } })),
-            None
-        );
-        assert_eq!(offset(&Value::Null), None);
+        let of_type = |partition: &Value| partition["type"] == ESP;
+        let named = |partition: &Value| partition["name"] == "esp";
+        assert_eq!(place(&table, of_type), Some((1 << 20, 2 << 20)));
+        assert_eq!(place(&table, named), Some((34 * 512, 8 * 512)));
+        assert_eq!(place(&table, |_| false), None);
+        assert_eq!(place(&Value::Null, of_type), None);
     }
 }

@@ -1,0 +1,92 @@
+//! Disks as a power cut in the middle of an update leaves them, and what really starts from them.
+
+use std::fs;
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+
+use evenkeel_simulator::chance::Chance;
+use evenkeel_tests::boot;
+use evenkeel_tests::cut::{Cut, OLD, Played, Recorded, Verdict};
+use evenkeel_tests::history::{number, say};
+use evenkeel_tests::lab::vm::{Kind, Vms};
+
+/// How many of them are started, unless the environment says otherwise.
+const STARTED: u64 = 20;
+
+/// So many machines at once: each takes a processor.
+const WORKERS: usize = 2;
+
+/// How long a machine may take until a release comes up.
+const BOOTS: Duration = Duration::from_mins(10);
+
+/// Cuts that lose something of what was written to the boot partition, in their order.
+fn draw(recorded: &Recorded, count: u64, seed: u64) -> Vec<Cut> {
+    let partitions = boot::gpt::partitions(&recorded.before).expect("a table of partitions");
+    let esp = partitions.iter().find(|partition| partition.name == "esp");
+    let place = esp.expect("a boot partition").place.clone();
+    let stretches = recorded
+        .recording
+        .touching(&(place.start as u64..place.end as u64));
+    let mut chance = Chance::new(seed, 0);
+    let cuts = (0..count).filter_map(|_| {
+        let flushes = *chance.pick(&stretches);
+        recorded.recording.lossy_cut_after(flushes, &mut chance)
+    });
+    let mut cuts: Vec<_> = cuts.collect();
+    cuts.sort_by_key(|cut| cut.flushes);
+    cuts
+}
+
+#[test]
+fn what_a_power_cut_leaves_of_a_disk_starts_as_its_reading_says() {
+    let Some(vms) = Vms::open_for_all() else {
+        return;
+    };
+    let seed = number("EVENKEEL_VM_SEED", u64::from(std::process::id()) * 7_919);
+    say(&format!("EVENKEEL_VM_SEED={seed}"));
+    let recorded = Recorded::make(&vms, Kind::Good);
+    let cuts = draw(&recorded, number("EVENKEEL_VM_REPLAYS", STARTED), seed);
+    let count = cuts.len();
+    let played = Played::new(&recorded.recording, recorded.before.clone());
+    let next = Mutex::new((played, recorded.judge(), cuts.into_iter()));
+    let old = &recorded.releases[1];
+    let work = || {
+        while let Some((cut, verdict, mut machine)) = {
+            let mut next = next.lock().expect("no machine failed");
+            let (played, judge, cuts) = &mut *next;
+            cuts.next().map(|cut| {
+                let machine = vms.lone_machine(old, "replayed");
+                let verdict = played.after(&cut, |disk| {
+                    fs::write(machine.disk(), disk.bytes()).expect("room for a disk");
+                    judge.judge(disk)
+                });
+                (cut, verdict, machine)
+            })
+        } {
+            machine.start();
+            let booted = machine.until_booted(BOOTS);
+            let resets = machine.resets();
+            machine.cut();
+            let (flushes, parts) = (cut.flushes, cut.survivors.len());
+            say(&format!(
+                "{flushes} flushes and {parts} parts: {verdict}; {booted:?}, {resets:?}"
+            ));
+            let Verdict::Runs { version, .. } = verdict else {
+                panic!("{verdict}");
+            };
+            // A reset by itself costs a try, so behind one it may be the old release all the same.
+            let may_be_old = resets.by_itself > 0 && booted.version == OLD;
+            assert!(
+                booted.version == version || may_be_old,
+                "{booted:?}, not {version}"
+            );
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(work);
+        }
+    });
+    say(&format!("{count} disks were started"));
+}
