@@ -107,11 +107,7 @@ pub async fn resources(tx: &Tx, runs: &[WholeRun]) -> Result<Vec<OsUpdateRun>, S
 }
 
 /// A run with what it refers to, without its events.
-fn resource<'a>(
-    whole: &'a WholeRun,
-    related: &Related,
-    actions: &mut Actions<'a>,
-) -> OsUpdateRun {
+fn resource<'a>(whole: &'a WholeRun, related: &Related, actions: &mut Actions<'a>) -> OsUpdateRun {
     let applied = whole.run.origin.policy_id();
     let applied = applied.and_then(|id| related.policies.get(&id));
     OsUpdateRun {

@@ -80,7 +80,13 @@ mod tests {
     #[test]
     fn what_was_short_is_so_until_there_is_clearly_enough() {
         let memory = Memory::default();
-        for (held, expected) in [(89, false), (90, true), (86, true), (84, false), (86, false)] {
+        for (held, expected) in [
+            (89, false),
+            (90, true),
+            (86, true),
+            (84, false),
+            (86, false),
+        ] {
             note(&memory, held, 100);
             assert_eq!(memory.is_short(), expected, "{held}");
         }

@@ -242,7 +242,8 @@ async fn when_memory_is_short_newcomers_are_told_when_to_come_again_and_the_othe
 async fn who_takes_no_answer_keeps_nobody_from_being_served() {
     const CONNECTIONS: u32 = 8;
     const CALLS: u32 = 30;
-    const POLLS: &str = "evenkeel_grpc_calls_total{method=\"/evenkeel.agent.v1.AgentService/Poll\",code=\"0\"}";
+    const POLLS: &str =
+        "evenkeel_grpc_calls_total{method=\"/evenkeel.agent.v1.AgentService/Poll\",code=\"0\"}";
     let house = House::new()
         .with(
             "EVENKEELD_MAINTENANCE_MANAGER__FLOOD__CALLS_PER_SECOND",
