@@ -29,21 +29,30 @@ pub struct Start {
     pub root: Range<usize>,
 }
 
+/// Where the boot partition of a disk lies, in bytes.
+pub fn partition(disk: &[u8]) -> Result<Range<usize>, String> {
+    let partitions = gpt::partitions(disk)?;
+    let esp = partitions
+        .into_iter()
+        .find(|partition| partition.kind == ESP);
+    let esp = esp.ok_or("there is no boot partition")?;
+    Ok(esp.place)
+}
+
 /// What a machine with this disk would start. Fails if nothing at all.
 pub fn starts(disk: &[u8]) -> Result<Start, String> {
-    let partitions = gpt::partitions(disk)?;
-    let esp = partitions.iter().find(|partition| partition.kind == ESP);
-    let esp = esp.ok_or("there is no boot partition")?;
-    let volume = fat::Volume::open(&disk[esp.place.clone()])?;
+    let esp = partition(disk)?;
+    let volume = fat::Volume::open(&disk[esp.clone()])?;
     let entry = loader::first(&volume)?;
     let slot = loader::slot(&entry.starts)
         .ok_or_else(|| format!("{} starts no slot, but {}", entry.file, entry.starts))?;
     let name = format!("root-{slot}");
+    let partitions = gpt::partitions(disk)?;
     let root = partitions.iter().find(|partition| partition.name == name);
     let root = root.ok_or_else(|| format!("there is no partition {name}"))?;
     let kernel = volume.find(&entry.starts);
     let kernel = kernel.and_then(|file| volume.extents(&file).ok());
-    let begin = esp.place.start;
+    let begin = esp.start;
     let on_disk = |part: Range<usize>| begin + part.start..begin + part.end;
     Ok(Start {
         slot,

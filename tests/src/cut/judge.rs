@@ -236,18 +236,17 @@ pub fn cut_everywhere(
     outcome
 }
 
-/// Cuts a recording so often between each flush and the next, with about half of what was not flushed lost.
-pub fn cut_with_loss(
+/// Cuts a recording so often between one of the flushes and the next, with about half of what was not flushed lost.
+pub fn cut_after(
     recording: &Recording,
     before: Vec<u8>,
     judge: &mut Judge,
+    flushes: usize,
     chosen: (u64, u64),
 ) -> Outcome {
     let mut played = Played::new(recording, before);
     let mut outcome = Outcome::default();
-    for flushes in 0..=recording.flushes() {
-        lose_after(&mut played, flushes, judge, chosen, &mut outcome);
-    }
+    lose_after(&mut played, flushes, judge, chosen, &mut outcome);
     outcome
 }
 

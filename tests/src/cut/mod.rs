@@ -14,7 +14,7 @@ mod recording;
 mod replay;
 mod update;
 
-pub use judge::{Judge, Outcome, Release, Verdict, cut_everywhere, cut_with_loss};
+pub use judge::{Judge, Outcome, Release, Verdict, cut_after, cut_everywhere};
 pub use memory::{Memory, Played};
 pub use recording::{Cut, Recording, Write};
 pub use replay::Replay;

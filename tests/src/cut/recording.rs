@@ -111,23 +111,23 @@ impl Recording {
         self
     }
 
-    /// The same as if the disk had never been told to flush: anything may be there without anything before it.
+    /// The same as if no flush had come for what was written to a part of the disk, and everything else had been there
+    /// before it: behind the only flush that is left.
     #[must_use]
-    pub fn never_flushed(self) -> Self {
+    pub fn never_flushed(self, place: &Range<u64>) -> Self {
+        let all = self.stretches.into_iter().flatten();
+        let (inside, outside) = all.partition(|write| write.touches(place));
         Self {
-            stretches: vec![self.stretches.into_iter().flatten().collect()],
+            stretches: vec![outside, inside],
             spared: self.spared,
         }
     }
 
     /// Behind which flushes something was written to a part of the disk before the next one.
     pub fn touching(&self, place: &Range<u64>) -> Vec<usize> {
-        let touches = |write: &Write| {
-            let end = write.offset + write.data.len() as u64;
-            write.offset < place.end && place.start < end
-        };
         let numbered = self.stretches.iter().enumerate();
-        let touching = numbered.filter(|(_, stretch)| stretch.iter().any(touches));
+        let touching =
+            numbered.filter(|(_, stretch)| stretch.iter().any(|write| write.touches(place)));
         touching.map(|(flushes, _)| flushes).collect()
     }
 
@@ -198,6 +198,11 @@ impl Recording {
 }
 
 impl Write {
+    fn touches(&self, place: &Range<u64>) -> bool {
+        let end = self.offset + self.data.len() as u64;
+        self.offset < place.end && place.start < end
+    }
+
     fn parts(&self, spared: u64) -> impl Iterator<Item = Part<'_>> {
         let is_small = self.data.len() <= SMALL && self.offset >= spared;
         let size = if is_small { PARTS.1 } else { PARTS.0 };
@@ -318,8 +323,9 @@ mod tests {
         };
         let flushed = late(&recording);
         assert!(flushed.contains(&Vec::new()) && flushed.contains(&vec![0]));
+        let never = recording.never_flushed(&(0..1 << 20));
         assert!(
-            late(&recording.never_flushed()).contains(&vec![1]),
+            late(&never).contains(&vec![1]),
             "the second without the first"
         );
 

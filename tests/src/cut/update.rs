@@ -1,11 +1,13 @@
 //! An image update that a machine carries out while all that its disk is told is recorded.
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::judge::{Judge, Release};
 use super::recording::Recording;
+use crate::boot;
 use crate::lab::vm::{self, Kind, Slot, Vms};
 
 /// What runs before the update.
@@ -27,6 +29,8 @@ pub struct Recorded {
     pub recording: Recording,
     /// What was on the disk before, in full.
     pub before: Vec<u8>,
+    /// Where the kernel of the new release came to lie, in bytes.
+    pub kernel: Range<u64>,
     /// The releases that the disk had or got.
     pub releases: Vec<vm::Release>,
 }
@@ -53,10 +57,15 @@ impl Recorded {
         let run = fleet.ended(&mut machine, NEW, UPDATES);
         assert_eq!(run["state"], "succeeded", "{run:#}");
         vm::judge(&fleet, &mut machine, &[&new]);
+        let after = fs::read(machine.disk()).expect("a disk");
+        let kernel = boot::starts(&after).expect("a release").kernel;
+        let ends = kernel.first().zip(kernel.last());
+        let (first, last) = ends.expect("a kernel on the disk");
         let recording = Recording::read(&log).expect("a log of writes");
         Self {
             recording: recording.torn_anywhere(),
             before,
+            kernel: first.start as u64..last.end as u64,
             releases: vec![stale, old, new],
         }
     }

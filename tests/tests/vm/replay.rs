@@ -22,9 +22,7 @@ const BOOTS: Duration = Duration::from_mins(10);
 
 /// Cuts that lose something of what was written to the boot partition, in their order.
 fn draw(recorded: &Recorded, count: u64, seed: u64) -> Vec<Cut> {
-    let partitions = boot::gpt::partitions(&recorded.before).expect("a table of partitions");
-    let esp = partitions.iter().find(|partition| partition.name == "esp");
-    let place = esp.expect("a boot partition").place.clone();
+    let place = boot::partition(&recorded.before).expect("a boot partition");
     let stretches = recorded
         .recording
         .touching(&(place.start as u64..place.end as u64));

@@ -106,8 +106,9 @@ fn with_the_entry_first_the_counter_saves_the_machine_or_nothing_does() {
 #[test]
 fn without_flushes_the_right_order_is_not_enough() {
     let (before, recording) = update("evenkeel-000002+3.conf", true);
-    let never = recording.never_flushed();
-    let lost = cut_with_loss(&never, before, &mut judge(), (400, 1));
+    let length = before.len() as u64;
+    let never = recording.never_flushed(&(0..length));
+    let lost = cut_after(&never, before, &mut judge(), 1, (400, 1));
     assert!(lost.bad() > 0, "{lost}");
     assert_eq!((lost.tried(true), lost.tried(false)), (400, 0));
 }
