@@ -5,10 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::TryStreamExt;
 use sea_orm::{
     ConnectionTrait, DatabaseTransaction, DbBackend, DbErr, ExecResult, QueryResult, RuntimeErr,
-    Statement,
+    Statement, StreamTrait,
 };
+
+use crate::error::StoreError;
 
 /// Waits for an answer of the database. One that does not come counts as a database that is away.
 pub(crate) async fn within<T>(
@@ -59,6 +62,23 @@ impl Bounded {
         within(self.patience(), self.open.commit()).await
     }
 
+    /// What each row of an answer says. It is read as soon as it is there: while the database is still at the next ones.
+    pub(crate) async fn each<T>(
+        &self,
+        stmt: Statement,
+        read: impl Fn(&QueryResult) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        let reading = async {
+            let mut rows = self.open.stream_raw(stmt).await?;
+            let mut found = Vec::new();
+            while let Some(row) = rows.try_next().await? {
+                found.push(read(&row));
+            }
+            Ok(found)
+        };
+        self.answer(reading).await?.into_iter().collect()
+    }
+
     /// Waits for the answer to a statement.
     async fn answer<T>(&self, answer: impl Future<Output = Result<T, DbErr>>) -> Result<T, DbErr> {
         let answered = within(self.patience(), answer).await;
@@ -76,7 +96,7 @@ impl Bounded {
 #[async_trait]
 impl ConnectionTrait for Bounded {
     fn get_database_backend(&self) -> DbBackend {
-        self.open.get_database_backend()
+        ConnectionTrait::get_database_backend(&self.open)
     }
 
     async fn execute_raw(&self, stmt: Statement) -> Result<ExecResult, DbErr> {

@@ -23,7 +23,7 @@ use crate::nodes::{self, SummaryRow};
 use crate::related::{self, Related, Sought};
 use crate::rows::instance::{ActiveModel, Column, Entity, Model};
 use crate::rows::{Kept, host, named};
-use crate::tx::{self, Tx, all, execute, ids_in, joined, one};
+use crate::tx::{self, Tx, all, each, execute, ids_in, joined, one};
 use crate::{ids, keyed};
 
 /// Makes an instance, with what is known of its node: nothing yet.
@@ -134,14 +134,16 @@ pub async fn find_with_hosts(
 ) -> Result<Vec<(Instance, Host)>, StoreError> {
     let ids: Vec<i32> = ids.iter().map(|id| id.bits().cast_signed()).collect();
     let values = [tx.tenant().uuid().into(), ids.into()];
-    let mut found = Vec::new();
-    for row in all(tx.conn(), MANY.as_str(), values).await? {
-        if let Some(instance) = from_row(&row)? {
-            let host: Host = host::Model::from_query_result(&row, "h_")?.try_into()?;
-            found.push((instance, host));
-        }
-    }
-    Ok(found)
+    let found = each(tx.conn(), MANY.as_str(), values, with_host).await?;
+    Ok(found.into_iter().flatten().collect())
+}
+
+fn with_host(row: &QueryResult) -> Result<Option<(Instance, Host)>, StoreError> {
+    let Some(instance) = from_row(row)? else {
+        return Ok(None);
+    };
+    let host = host::Model::from_query_result(row, "h_")?.try_into()?;
+    Ok(Some((instance, host)))
 }
 
 /// An instance with its host and with what is too much for a list.

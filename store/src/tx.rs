@@ -368,6 +368,17 @@ pub(crate) async fn execute(
     Ok(db.execute_raw(statement).await?.rows_affected())
 }
 
+/// What each row of an answer says, read while the database is still at the next ones.
+pub(crate) async fn each<T>(
+    db: &Bounded,
+    sql: impl Into<String>,
+    values: impl IntoIterator<Item = Value>,
+    read: impl Fn(&QueryResult) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
+    let statement = Statement::from_sql_and_values(DbBackend::Postgres, sql, values);
+    db.each(statement, read).await
+}
+
 /// A statement with at most one row for an answer.
 pub(crate) async fn one(
     db: &impl ConnectionTrait,

@@ -13,7 +13,7 @@ use crate::instances;
 use crate::keyed::Keyed;
 use crate::related::{self, Related, Sought};
 use crate::rows::host::{Entity, Model};
-use crate::tx::{Tx, all, columns, ids_in, one};
+use crate::tx::{Tx, columns, each, ids_in, one};
 
 /// A host with what runs on it and what it is made of.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,8 +82,7 @@ pub async fn find_whole(tx: &Tx, id: HostId) -> Result<(WholeHost, Related), Sto
 pub async fn find_many_whole(tx: &Tx, ids: &[HostId]) -> Result<Vec<WholeHost>, StoreError> {
     let ids: Vec<i32> = ids.iter().map(|id| id.bits().cast_signed()).collect();
     let values = [tx.tenant().uuid().into(), ids.into()];
-    let rows = all(tx.conn(), MANY.as_str(), values).await?;
-    rows.iter().map(whole).collect()
+    each(tx.conn(), MANY.as_str(), values, whole).await
 }
 
 fn whole(row: &QueryResult) -> Result<WholeHost, StoreError> {

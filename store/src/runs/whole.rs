@@ -14,7 +14,7 @@ use crate::keyed::Keyed;
 use crate::related::{self, Related, Sought};
 use crate::rows::named;
 use crate::rows::update_run::{Entity, Model};
-use crate::tx::{Tx, all, columns, ids_in, one};
+use crate::tx::{Tx, columns, each, ids_in, one};
 
 /// A run with where it happened.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,8 +85,7 @@ pub async fn find_whole(tx: &Tx, id: RunId) -> Result<(WholeRun, Related), Store
 pub async fn find_many_whole(tx: &Tx, ids: &[RunId]) -> Result<Vec<WholeRun>, StoreError> {
     let ids: Vec<i32> = ids.iter().map(|id| id.bits().cast_signed()).collect();
     let values = [tx.tenant().uuid().into(), ids.into()];
-    let rows = all(tx.conn(), MANY.as_str(), values).await?;
-    rows.iter().map(whole).collect()
+    each(tx.conn(), MANY.as_str(), values, whole).await
 }
 
 fn whole(row: &QueryResult) -> Result<WholeRun, StoreError> {
