@@ -36,6 +36,7 @@ const STEPS: &[Step] = &[
     step!("20261123_000023_hardware_as_told"),
     step!("20261123_000024_os_catalogue"),
     step!("20261124_000025_images_on_the_wire"),
+    step!("20261124_000026_lists_by_place"),
 ];
 
 impl MigratorTrait for Migrator {
