@@ -390,11 +390,11 @@ async fn a_part_of_the_name_of_a_run_can_be_found_in_an_index_alone() {
 async fn what_is_at_a_site_can_be_found_in_indexes_alone() {
     let store = fresh_store().await;
     let tenant = project(&store, "ours").await;
-    let size = Size {
+    let asked = Size {
         hosts: 200,
         sites: 20,
     };
-    let filled = fill::project(&store, tenant, size, NOON).await;
+    let filled = fill::project(&store, tenant, asked, NOON).await;
     let site = filled.expect("a project").sites[0];
     store.analyze().await.expect("analyzed");
     let tx = store.snapshot(tenant).await.expect("a snapshot");
