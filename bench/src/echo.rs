@@ -77,9 +77,10 @@ impl MaintmgrService for Answers {
     }
 }
 
-/// Starts the echo as a process of its own, with its files in a folder. Returns it and its address.
+/// Starts the echo with a number as a process of its own, with its files in a folder. Returns it and its address.
 pub async fn start(
     folder: &Path,
+    number: u16,
     ca: &CertificateAuthority,
     answers: &Answers,
 ) -> anyhow::Result<(Measured, String)> {
@@ -92,6 +93,7 @@ pub async fn start(
     std::fs::write(path("echo-key.pem"), certificate.key_pem.reveal())?;
     std::fs::write(path("answer"), answers.own.encode_to_vec())?;
     std::fs::write(path("eim-answer"), answers.eim.encode_to_vec())?;
+    let ready = path(&format!("echo-ready-{number}"));
     let arguments = [
         "echo",
         "--certificate",
@@ -103,11 +105,11 @@ pub async fn start(
         "--eim-answer",
         &path("eim-answer"),
         "--ready-file",
-        &path("echo-ready"),
+        &ready,
     ];
-    let log = folder.join("echo-log");
+    let log = folder.join(format!("echo-log-{number}"));
     let mut echo = Measured::start(&arguments, &log)?;
-    let address = echo.ready(&folder.join("echo-ready"), &log).await?;
+    let address = echo.ready(Path::new(&ready), &log).await?;
     Ok((echo, address))
 }
 

@@ -135,7 +135,7 @@ async fn echo_round(
         own: answer.clone(),
         ..Answers::default()
     };
-    let (echo, address) = echo::start(folder, ca, &answers).await?;
+    let (echo, address) = echo::start(folder, 0, ca, &answers).await?;
     let channels = load::connect(&address, ca.certificate_pem(), args.connections).await?;
     load::run(&channels, nodes, args.shape(args.length / 4)).await;
     let meter = Meter::start(vec![echo.pid()]);

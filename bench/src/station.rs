@@ -1,23 +1,20 @@
-//! The real server with a real Postgres, as processes that are measured.
+//! The real server, or some of them, with a real Postgres, as processes that are measured.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use evenkeel_auth::CertificateAuthority;
 use evenkeel_kit::{Clock, SystemClock};
 use evenkeel_pg::{Options, PrivatePostgres};
 use tempfile::TempDir;
 
 use crate::children::Measured;
-use crate::measure::Meter;
+use crate::measure::{Meter, peak_mib, reset_peak, rss_of_mib};
 
 /// Where addresses are looked for that nothing else takes while the server is away: below those that the system gives to
 /// connections.
 const LASTING_PORTS: std::ops::Range<u16> = 20_000..32_000;
-
-/// The server's configuration, in its folder.
-const CONFIG: &str = "evenkeeld.toml";
 
 /// What Postgres keeps of its tables in its own memory: enough for a fleet of 100,000 hosts, as operators are told to give
 /// it (docs/operating.md). What it has by itself, 128 MiB, is not.
@@ -26,18 +23,29 @@ const SHARED_BUFFERS: &str = "1GB";
 /// How long the server may take to stop.
 const STOP_WITHIN: Duration = Duration::from_mins(1);
 
-/// A server, its Postgres, and the folder with all that belongs to them.
+/// A server or more of them, their Postgres, and the folder with all that belongs to them.
 #[derive(Debug)]
 pub struct Station {
-    server: Measured,
+    servers: Vec<Server>,
     postgres: PrivatePostgres,
-    addresses: serde_json::Value,
     folder: TempDir,
+}
+
+#[derive(Debug)]
+struct Server {
+    process: Measured,
+    /// Of its listeners, by their names.
+    addresses: serde_json::Value,
 }
 
 impl Station {
     /// Starts both, with an empty database. `settings` are further lines of the server's configuration.
     pub async fn start(settings: &str) -> anyhow::Result<Self> {
+        Self::start_many(1, settings).await
+    }
+
+    /// Starts so many servers on one empty database.
+    pub async fn start_many(servers: u16, settings: &str) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("evenkeel-bench-")
             .tempdir()?;
@@ -45,24 +53,29 @@ impl Station {
         let postgres = Options::new(folder.path().join("postgres"));
         let postgres = postgres.setting("shared_buffers", SHARED_BUFFERS);
         let postgres = PrivatePostgres::start(postgres).await?;
-        configure(folder.path(), &postgres.url(), settings)?;
-        let (server, addresses) = serve(folder.path()).await?;
+        configure(folder.path(), servers, &postgres.url(), settings)?;
+        // The first one makes the schema, the keys and the project.
+        let mut all = serve(folder.path(), 0..1).await?;
+        all.extend(serve(folder.path(), 1..servers).await?);
         Ok(Self {
-            server,
+            servers: all,
             postgres,
-            addresses,
             folder,
         })
     }
 
-    /// Asks the server to stop, and waits until it has.
+    /// Asks the servers to stop, and waits until they have.
     pub async fn halt(&mut self) -> anyhow::Result<()> {
-        self.server.stop(STOP_WITHIN).await
+        for server in &mut self.servers {
+            server.process.stop(STOP_WITHIN).await?;
+        }
+        Ok(())
     }
 
-    /// Starts the server again as it was, at the same addresses.
+    /// Starts the servers again as they were, at the same addresses.
     pub async fn resume(&mut self) -> anyhow::Result<()> {
-        (self.server, self.addresses) = serve(self.folder.path()).await?;
+        let all = u16::try_from(self.servers.len())?;
+        self.servers = serve(self.folder.path(), 0..all).await?;
         Ok(())
     }
 
@@ -71,13 +84,21 @@ impl Station {
         self.folder.path()
     }
 
-    /// The address of a listener of the server.
+    /// The address of a listener of the first server.
     pub fn address(&self, listener: &str) -> anyhow::Result<&str> {
-        let address = self.addresses[listener].as_str();
-        address.with_context(|| format!("the server has no listener {listener}"))
+        let first = self.addresses(listener)?.into_iter().next();
+        first.context("there is no server")
     }
 
-    /// The server's data directory.
+    /// The addresses of a listener, of each server.
+    pub fn addresses(&self, listener: &str) -> anyhow::Result<Vec<&str>> {
+        let addresses = self.servers.iter();
+        let addresses = addresses.map(|server| server.addresses[listener].as_str());
+        let addresses: Option<Vec<&str>> = addresses.collect();
+        addresses.with_context(|| format!("the server has no listener {listener}"))
+    }
+
+    /// The data directory of the first server.
     pub fn data(&self) -> PathBuf {
         data(self.folder.path())
     }
@@ -92,28 +113,45 @@ impl Station {
         self.postgres.admin_url()
     }
 
-    /// The process id of the server.
-    pub const fn server(&self) -> u32 {
-        self.server.pid()
+    fn pids(&self) -> impl Iterator<Item = u32> {
+        self.servers.iter().map(|server| server.process.pid())
     }
 
-    /// The authority that vouches for the server.
+    /// Memory of the servers that is in use, in MiB.
+    pub fn rss_mib(&self) -> f64 {
+        self.pids().map(rss_of_mib).sum()
+    }
+
+    /// The most memory that the servers had in use since they began, or since [`Station::reset_peak`], in MiB.
+    pub fn peak_mib(&self) -> f64 {
+        self.pids().map(peak_mib).sum()
+    }
+
+    /// Lets the count of their most memory begin anew.
+    pub fn reset_peak(&self) -> anyhow::Result<()> {
+        for pid in self.pids() {
+            reset_peak(pid)?;
+        }
+        Ok(())
+    }
+
+    /// The authority that vouches for the servers.
     pub fn authority(&self) -> anyhow::Result<CertificateAuthority> {
         let folder = self.data().join("ca");
         Ok(CertificateAuthority::open(&folder, SystemClock.now())?)
     }
 
-    /// Counts what the server costs from now on, and what Postgres costs.
+    /// Counts what the servers cost from now on, and what Postgres costs.
     pub fn meters(&self) -> (Meter, Meter) {
         (
-            Meter::start(vec![self.server.pid()]),
+            Meter::start(self.pids().collect()),
             Meter::of_family(self.postgres.pid().unsigned_abs()),
         )
     }
 
     /// Stops both. The folder stays until it is dropped.
     pub async fn stop(self) -> TempDir {
-        drop(self.server);
+        drop(self.servers);
         self.postgres.stop().await;
         self.folder
     }
@@ -123,51 +161,81 @@ fn data(folder: &Path) -> PathBuf {
     folder.join("data")
 }
 
-/// Writes the server's configuration.
-fn configure(folder: &Path, database: &str, settings: &str) -> anyhow::Result<()> {
-    let data = path(&data(folder));
-    let [rest, southbound, admin] = lasting_ports()?;
-    let text = format!(
-        "data_dir = {data:?}\n[database]\nurl = {database:?}\n[rest]\nlisten = \"127.0.0.1:{rest}\"\n\
-         [southbound]\nlisten = \"127.0.0.1:{southbound}\"\n[admin]\nlisten = \"127.0.0.1:{admin}\"\n{settings}"
-    );
-    Ok(std::fs::write(folder.join(CONFIG), text)?)
+/// Where the configuration of a server is.
+fn config(folder: &Path, server: u16) -> PathBuf {
+    folder.join(format!("evenkeeld-{server}.toml"))
 }
 
-/// Starts the server, and gives the addresses of its listeners once it is ready.
-async fn serve(folder: &Path) -> anyhow::Result<(Measured, serde_json::Value)> {
-    let (ready, log) = (folder.join("ready"), folder.join("log"));
-    if ready.exists() {
-        std::fs::remove_file(&ready)?;
+/// Writes the configuration of each server. All have the keys and the authority of the first one.
+fn configure(folder: &Path, servers: u16, database: &str, settings: &str) -> anyhow::Result<()> {
+    let ports = lasting_ports(usize::from(servers) * 3)?;
+    let first = data(folder);
+    let (keys, ca) = (path(&first.join("keys")), path(&first.join("ca")));
+    for (server, ports) in (0..servers).zip(ports.chunks_exact(3)) {
+        let data = match server {
+            0 => path(&first),
+            further => path(&folder.join(format!("data-{further}"))),
+        };
+        let [rest, southbound, admin] = ports else {
+            bail!("a server has three listeners");
+        };
+        let text = format!(
+            "data_dir = {data:?}\n[database]\nurl = {database:?}\n[auth]\nkeys = {keys:?}\nca = {ca:?}\n\
+             [rest]\nlisten = \"127.0.0.1:{rest}\"\n[southbound]\nlisten = \"127.0.0.1:{southbound}\"\n\
+             [admin]\nlisten = \"127.0.0.1:{admin}\"\n{settings}"
+        );
+        std::fs::write(config(folder, server), text)?;
     }
-    let (config, ready_file) = (path(&folder.join(CONFIG)), path(&ready));
-    let arguments = [
-        "serve",
-        "all",
-        "--config",
-        &config,
-        "--ready-file",
-        &ready_file,
-    ];
-    let mut server = Measured::start(&arguments, &log)?;
-    let addresses = serde_json::from_str(&server.ready(&ready, &log).await?)?;
-    Ok((server, addresses))
+    Ok(())
+}
+
+/// Starts servers together, and gives them once they are ready.
+async fn serve(folder: &Path, servers: std::ops::Range<u16>) -> anyhow::Result<Vec<Server>> {
+    let file = |name: &str, server| folder.join(format!("{name}-{server}"));
+    let mut started = Vec::new();
+    for server in servers {
+        let (ready, log) = (file("ready", server), file("log", server));
+        if ready.exists() {
+            std::fs::remove_file(&ready)?;
+        }
+        let (config, ready_file) = (path(&config(folder, server)), path(&ready));
+        let arguments = [
+            "serve",
+            "all",
+            "--config",
+            &config,
+            "--ready-file",
+            &ready_file,
+        ];
+        started.push((Measured::start(&arguments, &log)?, ready, log));
+    }
+    let mut all = Vec::new();
+    for (mut process, ready, log) in started {
+        let addresses = serde_json::from_str(&process.ready(&ready, &log).await?)?;
+        all.push(Server { process, addresses });
+    }
+    Ok(all)
 }
 
 fn path(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Ports that are free. Where a search begins depends on the process, so that two benchmarks get in each other's way less.
-fn lasting_ports() -> anyhow::Result<[u16; 3]> {
+/// So many ports that are free. Where a search begins depends on the process, so that two benchmarks get in each other's
+/// way less.
+fn lasting_ports(count: usize) -> anyhow::Result<Vec<u16>> {
     let steps = u16::try_from(std::process::id() % 300).unwrap_or(0);
     let from = LASTING_PORTS.start + steps * 39;
     let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    let mut free = (from..LASTING_PORTS.end).filter(is_free);
-    match (free.next(), free.next(), free.next()) {
-        (Some(rest), Some(southbound), Some(admin)) => Ok([rest, southbound, admin]),
-        _ => bail!("no three ports from {from} on are free"),
-    }
+    let free: Vec<u16> = (from..LASTING_PORTS.end)
+        .filter(is_free)
+        .take(count)
+        .collect();
+    ensure!(
+        free.len() == count,
+        "no {count} ports from {from} on are free"
+    );
+    Ok(free)
 }
 
 /// Postgres runs as another user when we are root, and so does apt: they must be able to pass through.

@@ -29,8 +29,9 @@ use std::time::Duration;
 use anyhow::ensure;
 use evenkeel_auth::CertificateAuthority;
 
+use crate::children::Measured;
 use crate::echo::{self, Answers};
-use crate::measure::{Meter, as_f64, rss_of_mib};
+use crate::measure::{Meter, as_f64};
 use crate::report::{EchoFigures, each, millis, remark, tidy};
 use crate::station::Station;
 use drivers::{Drivers, Share, Slice};
@@ -94,7 +95,11 @@ pub struct Args {
     /// Let nodes call again when the server says, and not when it was planned.
     #[arg(long)]
     obey: bool,
-    /// Processes that drive nodes; one for each 50,000 nodes unless given.
+    /// Servers on the one database, each with its share of the nodes. One process has so many connections as it may have
+    /// open files.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+    servers: u16,
+    /// Processes that drive nodes; one for each 50,000 nodes unless given; as many for each server.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     drivers: Option<u32>,
     /// Take the policy from all nodes, give them another one, and see when each has it.
@@ -103,7 +108,7 @@ pub struct Args {
     /// Let so many nodes of ours begin and finish an attempt within the same second.
     #[arg(long, default_value_t = 0)]
     storm: u32,
-    /// Restart the server under its nodes, and print the curve until all calls succeed again.
+    /// Restart the servers under their nodes, and print the curve until all calls succeed again.
     #[arg(long)]
     restart: bool,
     #[command(flatten)]
@@ -125,6 +130,11 @@ impl Args {
             "--interval: less than 100ms"
         );
         ensure!((0.0..=100.0).contains(&self.news), "--news: from 0 to 100");
+        ensure!(
+            self.drivers() <= self.multiplexed,
+            "--multiplexed: each of {} drivers needs a connection",
+            self.drivers()
+        );
         self.faults.check(self.held)?;
         if !self.tls {
             remark("over TLS all the same: the server's door for nodes has nothing else");
@@ -147,7 +157,8 @@ impl Args {
 
     fn drivers(&self) -> u32 {
         let usual = self.nodes.div_ceil(NODES_EACH);
-        self.drivers.unwrap_or(usual).min(self.multiplexed)
+        let drivers = self.drivers.unwrap_or(usual).min(self.multiplexed);
+        drivers.next_multiple_of(self.servers.into())
     }
 
     fn has_echo(&self) -> bool {
@@ -166,13 +177,13 @@ impl Args {
     /// What each driver is told first.
     fn plans(
         &self,
-        address: &str,
+        addresses: &[&str],
         ca: &CertificateAuthority,
         (files, news_per_mille): (&[PathBuf], u16),
     ) -> anyhow::Result<Vec<Plan>> {
         let shares = drivers::shares(self.drivers(), self.multiplexed, self.kept())?;
-        let parts = (0_u32..).zip(files.iter().zip(shares));
-        let plan = |(part, (nodes, share)): (u32, (&PathBuf, Share))| -> anyhow::Result<Plan> {
+        let parts = (0_u32..).zip(files.iter().zip(shares).zip(addresses.iter().cycle()));
+        let plan = |(part, ((nodes, share), address)): (u32, ((&PathBuf, Share), &&str))| -> anyhow::Result<Plan> {
             Ok(Plan {
                 address: address.parse()?,
                 authority: ca.certificate_pem().to_owned(),
@@ -193,8 +204,8 @@ impl Args {
 /// Runs the benchmark. Fails if a call failed, a change was missed, an attempt was lost or a fault did not happen.
 pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.check()?;
-    let connections = args.connections() + args.faults.spare();
-    connect::allow_files(u64::from(connections) + FILES)?;
+    let each = args.connections().div_ceil(args.servers.into());
+    connect::allow_files(u64::from(each + args.faults.spare()) + FILES)?;
     let mut bench = Bench::prepare(args).await?;
     bench.warm_up().await?;
     bench.measure().await?;
@@ -210,7 +221,7 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// A server with its fleet, and what was found so far.
+/// A server, or some, with its fleet, and what was found so far.
 struct Bench<'a> {
     args: &'a Args,
     station: Station,
@@ -226,7 +237,7 @@ impl<'a> Bench<'a> {
     async fn prepare(args: &'a Args) -> anyhow::Result<Self> {
         let interval = args.interval.as_millis();
         let settings = format!("[maintenance_manager]\npoll_interval = \"{interval}ms\"\n");
-        let mut station = Station::start(&settings).await?;
+        let mut station = Station::start_many(args.servers, &settings).await?;
         // What is filled in while nobody looks is as if it had always been there.
         station.halt().await?;
         let numbers = Numbers {
@@ -244,11 +255,12 @@ impl<'a> Bench<'a> {
             "the first answer after {:.2} s",
             first.as_secs_f64()
         ));
-        let (ca, address) = (station.authority()?, station.address("southbound")?);
-        let plans = args.plans(address, &ca, (&files, args.news_per_mille()))?;
+        let (ca, addresses) = (station.authority()?, station.addresses("southbound")?);
+        let plans = args.plans(&addresses, &ca, (&files, args.news_per_mille()))?;
         let drivers = Drivers::start(&plans).await?;
         let report = Report {
             hosts: args.registered(),
+            servers: args.servers,
             nodes: args.nodes,
             connections: args.connections(),
             kept_connections: args.kept(),
@@ -272,7 +284,7 @@ impl<'a> Bench<'a> {
         remark("every node calls over shared connections");
         self.drivers.begin().await?;
         self.drivers.listen(self.args.round()).await?;
-        let shared = rss_of_mib(self.station.server());
+        let shared = self.station.rss_mib();
         self.report.vm_rss_mib_server_multiplexed = tidy(shared);
         remark(&format!("opening {} connections", self.args.kept()));
         self.drivers.keep().await?;
@@ -334,7 +346,7 @@ impl<'a> Bench<'a> {
         let (server, postgres) = self.station.meters();
         report.rss_mib_server = tidy(server.rss_mib());
         report.rss_mib_postgres = tidy(postgres.rss_mib());
-        report.vm_rss_mib_server = tidy(rss_of_mib(self.station.server()));
+        report.vm_rss_mib_server = tidy(self.station.rss_mib());
         let grown = report.vm_rss_mib_server - report.vm_rss_mib_server_multiplexed;
         let kept = f64::from(report.kept_connections);
         report.kib_per_kept_connection = (0.0 < kept).then(|| tidy(grown * 1_024.0 / kept));
@@ -421,13 +433,20 @@ async fn echoed(
     ca: &CertificateAuthority,
     (files, answers): (&[PathBuf], &Answers),
 ) -> anyhow::Result<EchoFigures> {
-    let (echo, address) = echo::start(folder, ca, answers).await?;
-    let plans = args.plans(&address, ca, (files, 0))?;
+    let (mut echoes, mut addresses) = (Vec::new(), Vec::new());
+    for number in 0..args.servers {
+        let (echo, address) = echo::start(folder, number, ca, answers).await?;
+        echoes.push(echo);
+        addresses.push(address);
+    }
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let plans = args.plans(&addresses, ca, (files, 0))?;
     let mut drivers = Drivers::start(&plans).await?;
     drivers.keep().await?;
     drivers.begin().await?;
     drivers.listen(args.round()).await?;
-    let begin = || vec![Meter::start(vec![echo.pid()])];
+    let meter = || Meter::start(echoes.iter().map(Measured::pid).collect());
+    let begin = || vec![meter()];
     let slice = drivers
         .measure(args.length.min(LONGEST_ECHO), begin)
         .await?;
@@ -440,7 +459,7 @@ async fn echoed(
         p99_ms: latency(0.99),
         errors: calls.failed + calls.refused,
         cpu_us_per_poll_server: each(slice.spent(0), polls),
-        rss_mib_server: tidy(Meter::start(vec![echo.pid()]).rss_mib()),
+        rss_mib_server: tidy(meter().rss_mib()),
     })
 }
 

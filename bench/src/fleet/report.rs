@@ -14,6 +14,8 @@ use crate::report::EchoFigures;
 pub struct Report {
     /// Registered hosts.
     pub hosts: u32,
+    /// Servers. What is said of the server is the sum over them.
+    pub servers: u16,
     /// Nodes that call.
     pub nodes: u32,
     /// Connections.
@@ -121,8 +123,13 @@ impl Report {
     /// A line for each figure that was asked for. `!` marks what is more than it should be.
     fn table(&self) -> Result<String, std::fmt::Error> {
         let mut text = format!(
-            "{} nodes of {} hosts over {} connections, {} of them for one node each\n",
-            self.nodes, self.hosts, self.connections, self.kept_connections
+            "{} nodes of {} hosts over {} connections, {} of them for one node each, to {} server{}\n",
+            self.nodes,
+            self.hosts,
+            self.connections,
+            self.kept_connections,
+            self.servers,
+            if self.servers == 1 { "" } else { "s" }
         );
         writeln!(text, "{:<52} {:>12} {:>8}", "", "found", "at most")?;
         for (what, found, most) in self.lines() {

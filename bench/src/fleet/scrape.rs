@@ -4,23 +4,27 @@ use std::time::Duration;
 
 use crate::station::Station;
 
-/// The server's metrics at an instant.
+/// The metrics of all servers at an instant.
 #[derive(Clone, Debug)]
 pub struct Scrape(String);
 
 impl Scrape {
-    /// Asks for them.
+    /// Asks each server for them.
     pub async fn of(station: &Station) -> anyhow::Result<Self> {
         let client = reqwest::Client::builder()
             .no_proxy()
             .timeout(Duration::from_secs(30))
             .build()?;
-        let url = format!("http://{}/metrics", station.address("admin")?);
-        let answer = client.get(url).send().await?.error_for_status()?;
-        Ok(Self(answer.text().await?))
+        let mut all = String::new();
+        for address in station.addresses("admin")? {
+            let url = format!("http://{address}/metrics");
+            let answer = client.get(url).send().await?.error_for_status()?;
+            all.push_str(&answer.text().await?);
+        }
+        Ok(Self(all))
     }
 
-    /// The sum of a metric over all labels that include this one; none if there is no such metric.
+    /// The sum of a metric over all servers, and all labels that include this one; none if there is no such metric.
     pub fn value(&self, name: &str, label: &str) -> Option<f64> {
         let values = self.0.lines().filter_map(|line| {
             let rest = line.strip_prefix(name)?;

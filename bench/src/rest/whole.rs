@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::client::{Asked, Client};
 use super::fleet::Fleet;
-use crate::measure::{as_f64, peak_mib, reset_peak, rss_of_mib};
+use crate::measure::as_f64;
 use crate::report::{each, tidy};
 use crate::station::Station;
 
@@ -64,9 +64,8 @@ async fn one(
     client: &Client,
     (what, path, items): (&'static str, &str, usize),
 ) -> anyhow::Result<Whole> {
-    let pid = station.server();
-    let before = rss_of_mib(pid);
-    reset_peak(pid)?;
+    let before = station.rss_mib();
+    station.reset_peak()?;
     let (server, postgres) = station.meters();
     let began = Instant::now();
     let mut answer = client.open(&Asked::get(path)).await?;
@@ -89,8 +88,8 @@ async fn one(
         cpu_us_per_item_server: each(server.spent(), items.max(1)),
         cpu_us_per_item_postgres: each(postgres.spent(), items.max(1)),
         rss_mib_before: tidy(before),
-        rss_mib_peak: tidy(peak_mib(pid)),
-        rss_mib_after: tidy(rss_of_mib(pid)),
+        rss_mib_peak: tidy(station.peak_mib()),
+        rss_mib_after: tidy(station.rss_mib()),
     })
 }
 

@@ -12,7 +12,6 @@ use super::super::{Bench, connect};
 use super::Fault;
 use super::figures::{Found, Healthy, Returned};
 use super::strangers::{Manner, Strangers};
-use crate::measure::{peak_mib, reset_peak, rss_of_mib};
 use crate::report::{millis, remark, tidy};
 
 /// How long after a fault its last consequences are waited for. A request is two seconds late at most.
@@ -151,13 +150,12 @@ impl Bench<'_> {
     /// Measures without a fault that is to come.
     async fn without(&mut self, fault: Fault) -> anyhow::Result<Before> {
         let slice = self.slice(self.args.faults.faults_for).await?;
-        let server = self.station.server();
-        reset_peak(server)?;
+        self.station.reset_peak()?;
         Ok(Before {
             fault,
             without: Healthy::of(&slice.all.calls, slice.length()),
             until: slice.seconds.end,
-            mib: rss_of_mib(server),
+            mib: self.station.rss_mib(),
         })
     }
 
@@ -178,7 +176,7 @@ impl Bench<'_> {
         injected: u64,
         with: Healthy,
     ) -> anyhow::Result<Found> {
-        let grown = peak_mib(self.station.server()) - before.mib;
+        let grown = self.station.peak_mib() - before.mib;
         self.drivers.listen(AFTER).await?;
         let since = before.until..self.drivers.present();
         let whole = self.drivers.sum(since).calls;
