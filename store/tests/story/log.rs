@@ -144,6 +144,38 @@ async fn what_came_after_an_open_transaction_is_read_when_that_is_over() {
     assert_eq!(made(&read), [first.expect("a host").id, second]);
 }
 
+/// On a server where nobody else writes: what is open is the newest transaction, or older than one that has ended.
+#[tokio::test]
+async fn what_was_open_while_there_was_nothing_to_read_is_read_when_it_is_over() {
+    let postgres = PrivatePostgres::throwaway().await.expect("a Postgres");
+    let store = Store::connect(&postgres.url(), StoreOptions::default()).await;
+    let store = store.expect("connected");
+    store.migrate().await.expect("migrated");
+    let tenant = project(&store, "ours").await;
+    let mut reader = open(&store).await;
+    catch_up(&mut reader).await;
+    let slow = store.tenant(tenant).await.expect("a transaction");
+    let host = hosts::register(&slow, &registration(1), NOON).await;
+    for _ in 0..3 {
+        let tail = reader.next(100).await.expect("a pass");
+        assert_eq!((tail.changes, tail.more), (vec![], false));
+    }
+    slow.commit().await.expect("committed");
+    let tail = reader.next(100).await.expect("a pass");
+    assert_eq!(made(&tail.changes), [host.expect("a host").id]);
+
+    // An older one ends, and the first that has not ended is the same as before.
+    let slow = store.tenant(tenant).await.expect("a transaction");
+    let older = hosts::register(&slow, &registration(2), NOON).await;
+    let newer = register(&store, tenant, 3).await;
+    let before = reader.next(100).await.expect("a pass");
+    assert_eq!((made(&before.changes), before.more), (vec![], false));
+    slow.commit().await.expect("committed");
+    let tail = reader.next(100).await.expect("a pass");
+    assert_eq!(tail.xmax, before.xmax, "another transaction ended");
+    assert_eq!(made(&tail.changes), [older.expect("a host").id, newer]);
+}
+
 #[tokio::test]
 async fn an_open_transaction_in_another_database_holds_nothing_up() {
     let (store, other) = (fresh_store().await, fresh_store().await);
