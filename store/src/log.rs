@@ -199,13 +199,19 @@ pub enum LogError {
 pub struct Reader {
     store: Store,
     /// None after a failure: the next pass connects again.
-    db: Option<DatabaseConnection>,
+    line: Option<Line>,
     /// Everything up to here was read.
     at: Position,
     /// The highest number that was read.
     highest: i64,
     /// When the server started.
     server: Time,
+}
+
+/// A connection, and what is known by it alone: whoever loses it looks at the whole state again.
+#[derive(Debug)]
+struct Line {
+    db: DatabaseConnection,
     /// If the last pass read all that was over, and nothing below was not over: until one ends there is nothing to read.
     settled: Option<Settled>,
 }
@@ -255,7 +261,7 @@ impl Reader {
         let (state, _) = read(&db, BEHIND_ALL, 1).await?;
         Ok(Self {
             store: store.clone(),
-            db: Some(db),
+            line: Some(Line { db, settled: None }),
             at: Position {
                 epoch: state.epoch,
                 xid: state.limit,
@@ -263,7 +269,6 @@ impl Reader {
             },
             highest: 0,
             server: state.server,
-            settled: None,
         })
     }
 
@@ -273,16 +278,18 @@ impl Reader {
     /// The database cannot be reached: the next pass begins where this one did. Or the log is broken.
     pub async fn next(&mut self, most: u32) -> Result<Tail, LogError> {
         // Taken out of the reader meanwhile: a connection in the middle of an answer is not used again.
-        let db = match self.db.take() {
-            Some(db) => db,
-            None => self.store.connect_aside(CONNECTION).await?,
+        let Line { db, settled } = match self.line.take() {
+            Some(line) => line,
+            None => Line {
+                db: self.store.connect_aside(CONNECTION).await?,
+                settled: None,
+            },
         };
         let most = most.max(1);
-        let settled = self.settled;
         let passed = tokio::time::timeout(PATIENCE, pass(&db, settled, self.at, most)).await;
         let read = passed.map_err(|_| no_answer())??;
-        self.db = Some(db);
         let Some((state, changes)) = read else {
+            self.line = Some(Line { db, settled });
             return Ok(Tail::nothing(settled.map_or(0, |settled| settled.xmax)));
         };
         if let Some(broken) = self.broken(&state) {
@@ -294,10 +301,11 @@ impl Reader {
         let highest = changes.iter().map(|change| change.at.seq).max();
         self.highest = self.highest.max(highest.unwrap_or_default());
         let more = changes.len() >= usize::try_from(most).unwrap_or(usize::MAX);
-        self.settled = (!more && state.limit == state.xmax).then_some(Settled {
+        let settled = (!more && state.limit == state.xmax).then_some(Settled {
             xmax: state.xmax,
             server: state.server,
         });
+        self.line = Some(Line { db, settled });
         Ok(Tail {
             more,
             changes,
