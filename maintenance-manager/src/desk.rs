@@ -21,7 +21,7 @@ use evenkeel_store::Store;
 use serde::Deserialize;
 use tonic::Status;
 
-use crate::load::Busy;
+use crate::load::Load;
 use crate::settings::Settings;
 use crate::view::{Answer, Asked, Hit, Recall, View, Who};
 use meters::Meters;
@@ -142,6 +142,7 @@ struct Inner {
     view: View,
     clock: Arc<dyn Clock>,
     settings: Arc<Settings>,
+    load: Arc<Load>,
     queue: Mutex<Queue>,
     meters: Meters,
     /// How many polls were answered from memory.
@@ -152,12 +153,18 @@ struct Inner {
 
 impl Desk {
     /// Desks on a store, with nobody at them yet.
-    pub fn new(store: Store, view: View, clock: Arc<dyn Clock>, settings: &Arc<Settings>) -> Self {
+    pub fn new(
+        store: Store,
+        view: View,
+        clock: Arc<dyn Clock>,
+        (settings, load): (&Arc<Settings>, &Arc<Load>),
+    ) -> Self {
         Self(Arc::new(Inner {
             store,
             view,
             clock,
             settings: Arc::clone(settings),
+            load: Arc::clone(load),
             queue: Mutex::default(),
             meters: Meters::new(),
             hits: AtomicU64::new(0),
@@ -267,8 +274,7 @@ impl Inner {
 
     fn busy(&self) -> Status {
         self.meters.refused.increment(1);
-        let again = self.settings.desk.patience;
-        Busy { again }.status()
+        self.load.again(self.settings.desk.patience).status()
     }
 }
 

@@ -223,6 +223,15 @@ impl Load {
         self.busy()
     }
 
+    /// When a call should be tried again that is refused for another reason, about so long from now.
+    pub fn again(&self, about: Duration) -> Busy {
+        let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
+        let noise = u32::try_from(self.random.hash_one(drawn) >> 32).unwrap_or_default();
+        Busy {
+            again: draw(about, noise),
+        }
+    }
+
     /// While what is returned lives, one of the calls that were taken on is held: it waits and costs nothing.
     pub fn aside(self: &Arc<Self>) -> Aside {
         self.aside.fetch_add(1, Ordering::Relaxed);
@@ -331,11 +340,7 @@ impl Load {
     }
 
     fn busy(&self) -> Busy {
-        let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
-        let noise = u32::try_from(self.random.hash_one(drawn) >> 32).unwrap_or_default();
-        Busy {
-            again: draw(wait(self.pressure(), self.spread()), noise),
-        }
+        self.again(wait(self.pressure(), self.spread()))
     }
 }
 

@@ -76,7 +76,9 @@ impl MaintenanceManager {
     ) -> Self {
         let (settings, memory) = (Arc::new(settings), Memory::default());
         let view = View::new(settings.view.clone());
-        let desk = Desk::new(store.clone(), view.clone(), Arc::clone(&clock), &settings);
+        let load = Arc::new(Load::new(settings.load.clone()));
+        let shared = (&settings, &load);
+        let desk = Desk::new(store.clone(), view.clone(), Arc::clone(&clock), shared);
         Self {
             store,
             clock,
@@ -87,7 +89,7 @@ impl MaintenanceManager {
             view,
             desk,
             holds: Holds::new(settings.holds.clone(), memory.clone()),
-            load: Arc::new(Load::new(settings.load.clone())),
+            load,
             settings,
             contacts: Contacts::default(),
             bonds: Arc::default(),

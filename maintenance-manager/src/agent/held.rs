@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 use crate::caller::Node;
 use crate::desk::{Case, Lane, Verdict};
 use crate::holds::{Carried, Waiting, Woken};
-use crate::load::{Aside, Busy};
+use crate::load::Aside;
 use crate::manager::MaintenanceManager;
 use crate::settings::{delta, period};
 use crate::view::{Hit, Recall};
@@ -229,8 +229,8 @@ impl Held<'_> {
         } else {
             Some(self.hit.clone())
         };
-        let again = self.manager.load.spread();
-        let hit = hit.ok_or_else(|| Busy { again }.status());
+        let load = &self.manager.load;
+        let hit = hit.ok_or_else(|| load.again(load.spread()).status());
         let end = if is_draining {
             Ended::Draining
         } else {

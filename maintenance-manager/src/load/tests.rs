@@ -101,6 +101,11 @@ fn those_who_are_refused_at_once_come_back_apart() {
     let load = Load::new(settings(1, 1));
     let drawn: std::collections::HashSet<_> = (0..100).map(|_| load.busy().again).collect();
     assert!(drawn.len() > 90, "{drawn:?}");
+    let about = Duration::from_secs(10);
+    for _ in 0..100 {
+        let again = load.again(about).again;
+        assert!((about / 2..=about * 3 / 2).contains(&again), "{again:?}");
+    }
 }
 
 #[test]
