@@ -32,6 +32,10 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// How long to wait where somebody has to change the database first.
 const MISFIT: Duration = Duration::from_secs(30);
 
+/// So long the log is still followed at a stop: those who are let go then are told what is so by now, and whether it is,
+/// the log says.
+const GOES_ON: Duration = Duration::from_millis(250);
+
 /// Its name where outages are told of.
 const PASS: &str = "change log";
 
@@ -52,8 +56,9 @@ pub(crate) async fn follow(
     };
     follower.view.0.reached.set_followed(true);
     tokio::select! {
-        () = stopping.cancelled() => {}
+        () = after(&stopping) => {}
         never = follower.run() => match never {},
+        never = follower.tell_on() => match never {},
     }
     follower.view.0.reached.set_followed(false);
 }
@@ -102,7 +107,6 @@ impl Follower {
                     MISFIT
                 }
             };
-            self.tell();
             tokio::time::sleep(pause).await;
         }
     }
@@ -124,7 +128,6 @@ impl Follower {
 
     async fn passes(&self, reader: &mut Reader, hinted: &Notify) -> LogError {
         let mut wait = SHORTEST;
-        let mut told = Instant::now();
         loop {
             let (began, next) = (Instant::now(), tokio::time::Instant::now() + APART);
             match reader.next(BATCH).await {
@@ -142,10 +145,6 @@ impl Follower {
                     wait = (wait * 2).min(LONGEST);
                 }
                 Err(lost) => return lost,
-            }
-            if told.elapsed() >= EVERY {
-                self.tell();
-                told = Instant::now();
             }
         }
     }
@@ -174,6 +173,14 @@ impl Follower {
         tokio::time::sleep_until(next).await;
     }
 
+    /// Says that from time to time, also while the database says nothing.
+    async fn tell_on(&self) -> Infallible {
+        loop {
+            self.tell();
+            tokio::time::sleep(EVERY).await;
+        }
+    }
+
     /// Says how much is remembered and how old it is; without end if nobody knows.
     fn tell(&self) {
         let age = self.view.age();
@@ -192,6 +199,12 @@ impl Follower {
             metrics::gauge!(name).set(count);
         }
     }
+}
+
+/// Waits until the process has begun to stop, and those who were held are told.
+async fn after(stopping: &CancellationToken) {
+    stopping.cancelled().await;
+    tokio::time::sleep(GOES_ON).await;
 }
 
 /// Passes hints on.

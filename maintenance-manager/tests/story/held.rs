@@ -302,6 +302,30 @@ async fn a_change_elsewhere_leaves_a_node_held() {
     assert_ne!(answer.decision_tag, told.decision_tag);
 }
 
+/// What lets a node begin is told at a stop only as it is by then: somebody must still read the log.
+#[tokio::test]
+async fn a_stop_tells_the_held_what_they_may_do_as_it_is_by_then() {
+    let house = House::new().await;
+    let node = house.node().await;
+    house.policy(&node, "demo-hello=1.1").await;
+    house.window(node.host, 60, 120).await;
+    let told = told(&house, &node).await;
+    assert_eq!(act(&told), "fetch");
+    let life = Lifecycle::new();
+    let server = server(&house, &life);
+    catches_up(&server).await;
+    let request = patient(&house, &node, &told).await;
+    let stop = async {
+        until_held(&server, 1).await;
+        life.stop();
+    };
+    let (answer, ()) = join(within(server.poll(request)), stop).await;
+    let answer = said(answer);
+    assert_eq!(answer.decision, told.decision);
+    assert_eq!(answer.decision_tag, told.decision_tag);
+    life.run_until_stopped(WITHIN).await;
+}
+
 #[tokio::test]
 async fn a_stop_lets_the_held_go_and_none_is_called_silent_for_having_been_held() {
     let house = House::new().await;
