@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use evenkeel_kit::Lifecycle;
+use tonic::Code;
 
 use super::{Case, Desk, Looked};
 use crate::view::{Answer, Hit, Recall, Who};
@@ -42,8 +43,11 @@ async fn audit(desk: Desk, case: Case, told: Arc<Answer>) {
     let Some((looked, _)) = judged.looked.into_iter().next() else {
         return;
     };
-    if matches!(&looked, Looked::Quiet { answer, .. } if **answer == *told) {
-        return;
+    match &looked {
+        Looked::Quiet { answer, .. } if **answer == *told => return,
+        // The database said nothing, so it said nothing else.
+        Looked::Refused(status) if status.code() == Code::Unavailable => return,
+        _ => {}
     }
     if !inner.view.fence(Instant::now()).await {
         return;
