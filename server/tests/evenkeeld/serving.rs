@@ -160,10 +160,17 @@ fn the_admin_listener_tells_health_readiness_and_metrics() {
         !metrics.contains("no/such/thing"),
         "what a client chooses is no label: {metrics}"
     );
-    assert!(
-        metrics.contains("process_resident_memory_bytes "),
-        "{metrics}"
-    );
+    for name in [
+        "process_resident_memory_bytes ",
+        "evenkeel_polls_total{",
+        "evenkeel_view_age_seconds ",
+        "evenkeel_log_lag_seconds ",
+        "evenkeel_held_polls ",
+        "evenkeel_overload_refused_total{",
+        "evenkeel_poll_interval_seconds ",
+    ] {
+        assert!(metrics.contains(name), "{name}: {metrics}");
+    }
     server.stop();
 }
 
