@@ -47,6 +47,8 @@ pub struct House {
 pub enum Who {
     /// Nobody: no token.
     Nobody,
+    /// Somebody who is vouched for, and may do nothing.
+    Guest,
     /// Reads in `ours`.
     Reader,
     /// Writes in `ours`.
@@ -97,18 +99,19 @@ impl House {
     /// The token of somebody.
     pub fn token(&self, who: Who) -> Option<String> {
         let (ours, theirs) = (self.ours.uuid(), self.theirs.uuid());
-        let role = match who {
+        let roles: &[Role] = match who {
             Who::Nobody => return None,
-            Who::Reader => Role::Read(ours),
-            Who::Writer => Role::Write(ours),
-            Who::Foreigner => Role::Write(theirs),
-            Who::Node => Role::Node(ours),
-            Who::Administrator => Role::Administrator,
+            Who::Guest => &[],
+            Who::Reader => &[Role::Read(ours)],
+            Who::Writer => &[Role::Write(ours)],
+            Who::Foreigner => &[Role::Write(theirs)],
+            Who::Node => &[Role::Node(ours)],
+            Who::Administrator => &[Role::Administrator],
         };
         let name = format!("{who:?}").to_lowercase();
         let issued =
             self.authority
-                .issue_operator(&name, &[role], TimeDelta::hours(1), self.clock.now());
+                .issue_operator(&name, roles, TimeDelta::hours(1), self.clock.now());
         Some(issued.expect("a token").token.reveal().to_owned())
     }
 

@@ -122,8 +122,9 @@ fn rank(method: &str, path: &str) -> usize {
 }
 
 /// Those who ask, in the order of the columns.
-const EVERYBODY: [Who; 6] = [
+const EVERYBODY: [Who; 7] = [
     Who::Nobody,
+    Who::Guest,
     Who::Node,
     Who::Foreigner,
     Who::Reader,
@@ -195,10 +196,10 @@ fn refusal(who: Who, what: &str) -> Option<u16> {
     match what {
         "GET /v1/orchestrator" => (who == Who::Nobody).then_some(401),
         // The list of the projects that one may see: whoever may see none is nobody here.
-        "GET /v1/projects" => matches!(who, Who::Nobody | Who::Node).then_some(401),
+        "GET /v1/projects" => matches!(who, Who::Nobody | Who::Guest | Who::Node).then_some(401),
         _ => match who {
             Who::Nobody => Some(401),
-            Who::Node | Who::Foreigner => Some(403),
+            Who::Guest | Who::Node | Who::Foreigner => Some(403),
             Who::Reader => (!reads).then_some(403),
             // Projects themselves are made and deleted by administrators only.
             Who::Writer => (!reads && !what.contains(IN_A_PROJECT)).then_some(403),
