@@ -1,6 +1,6 @@
 //! The whole agent, from the server's word to the package, with one of its doors replaced: the system below it
-//! (`alone`, `attempts`, `doctor`, `facts`, `held`, `history`, `image_steps`, `image_stuck`, `plan`, `reboot`, `resume`,
-//! `waiting`, `watchdog`) or nothing but the machine at the other end of the wire (`image_stream`, `image_web`,
+//! (`alone`, `attempts`, `doctor`, `facts`, `held`, `history`, `image_hooks`, `image_steps`, `image_stuck`, `plan`, `reboot`,
+//! `resume`, `waiting`, `watchdog`) or nothing but the machine at the other end of the wire (`image_stream`, `image_web`,
 //! `link`, `proxy`).
 
 #![expect(
@@ -14,6 +14,7 @@ mod doctor;
 mod facts;
 mod held;
 mod history;
+mod image_hooks;
 mod image_steps;
 mod image_stream;
 mod image_stuck;

@@ -1,5 +1,6 @@
 //! A machine with two slots, a loader that counts, and power that fails wherever it is told to.
 
+use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -68,6 +69,10 @@ pub struct State {
     blind: Vec<bool>,
     /// Each of its hooks takes so long, by this clock.
     pub hooks_take: Option<(TestClock, TimeDelta)>,
+    /// Each of its hooks ends with this status.
+    pub hooks_end: i32,
+    /// A file that the next of its hooks removes.
+    pub hooks_remove: Option<PathBuf>,
     /// A download comes in so many parts beside the last one.
     pub parts: u32,
     /// Why nothing can be downloaded.
@@ -145,6 +150,8 @@ impl Machine {
             blind_after_arming: Vec::new(),
             blind: Vec::new(),
             hooks_take: None,
+            hooks_end: 0,
+            hooks_remove: None,
             parts: 1,
             later: None,
             broken: None,
@@ -313,20 +320,26 @@ impl Files for Machine {
 impl Runner for Machine {
     async fn run(&self, command: &Command) -> Result<Output, RunError> {
         self.pass().await;
+        let mut status = 0;
         let stdout = match command.program.as_str() {
             "systemctl" if self.state().healthy => "active\n",
             "systemctl" => "failed\n",
             "journalctl" => "the last words\n",
             hook if hook.starts_with("/etc/evenkeel/hooks/") => {
-                if let Some((clock, time)) = &self.state().hooks_take {
+                let mut state = self.state();
+                if let Some((clock, time)) = &state.hooks_take {
                     clock.advance(*time);
                 }
+                if let Some(file) = state.hooks_remove.take() {
+                    fs::remove_file(file).unwrap();
+                }
+                status = state.hooks_end;
                 ""
             }
             other => panic!("nobody knows {other}"),
         };
         Ok(Output {
-            status: Some(0),
+            status: Some(status),
             stdout: stdout.to_owned(),
             stderr: String::new(),
         })

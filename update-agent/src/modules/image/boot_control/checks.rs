@@ -12,7 +12,7 @@ use std::path::Path;
 use super::System;
 use super::entries;
 use super::mounts;
-use super::sdboot::{Esp, listed};
+use super::sdboot::{Esp, IN_IMAGE, listed};
 use super::units::{self, Unit};
 use crate::modules::image::slots::{Entry, Slot};
 use crate::os;
@@ -44,7 +44,11 @@ const TIMEOUTS: [(&str, &str); 2] = [
 pub fn all(esp: &Esp) -> Vec<String> {
     let system = &esp.system;
     let mut faults = Vec::new();
-    faults.extend(writable(esp));
+    match writable(esp) {
+        Some(why) => faults.push(why),
+        // On an ESP that is not mounted nothing is to be missed.
+        None => faults.extend(way_back(esp)),
+    }
     faults.extend(settings(&esp.path));
     faults.extend(loader(system));
     faults.extend(chosen(system));
@@ -72,6 +76,20 @@ fn writable(esp: &Esp) -> Option<String> {
         )),
         Some(_) => None,
     }
+}
+
+/// The way back of a trial is the slot that runs, where that is known, so its kernel must be there.
+fn way_back(esp: &Esp) -> Option<String> {
+    let booted = esp.look().ok()?.booted?;
+    let kernel = entries::kernel(booted);
+    if esp.holds(&kernel) {
+        return None;
+    }
+    let letter = entries::letter(booted);
+    Some(format!(
+        "the ESP has no kernel of slot {letter}, which runs, at {kernel}: without it there is no way back from a trial; copy \
+         it there from /{IN_IMAGE}"
+    ))
 }
 
 /// The settings of the loader must let it take the first entry, and must not let it wait for somebody.

@@ -24,7 +24,7 @@ use crate::modules::image::spool::Spooled;
 use crate::modules::image::unpack;
 use crate::runner::{Command, Runner};
 
-pub use self::esp::{Esp, listed};
+pub use self::esp::{Esp, IN_IMAGE, listed};
 
 /// Mounting and unmounting a slot takes no longer on a disk that works.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -193,13 +193,14 @@ impl BootControl for SystemdBoot {
         self.release().await?;
         let point = self.mount(&self.esp.device(slot)?).await?;
         let (esp, image) = (Arc::clone(&self.esp), what.image_id.clone());
-        let copied = blocking(move || {
-            let _alone = alone;
-            esp.copy_kernel(&point, slot, &image)
+        let done = blocking(move || {
+            let copied = esp.copy_kernel(&point, slot, &image);
+            Ok((copied, alone))
         })
         .await;
-        // Also if nothing was copied: a slot that stays mounted cannot be written.
+        // Also if nothing was copied: a slot that stays mounted cannot be written. Until then no other work begins.
         let unmounted = self.unmount().await;
+        let (copied, _alone) = done?;
         copied.and(unmounted)
     }
 

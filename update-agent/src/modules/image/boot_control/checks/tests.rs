@@ -4,6 +4,9 @@ use crate::config::Watchdog;
 
 const BLESSING: &str = "usr/lib/systemd/system/systemd-bless-boot.service";
 
+/// The kernel of the slot that runs.
+const KERNEL: &str = "efi/EFI/evenkeel/slot-a.efi";
+
 #[test]
 fn a_machine_that_is_as_it_should_be_has_no_faults() {
     let machine = Machine::new();
@@ -17,7 +20,7 @@ fn a_machine_that_is_as_it_should_be_has_no_faults() {
 #[expect(clippy::too_many_lines, reason = "one table of all faults")]
 fn each_fault_is_told_with_what_to_do() {
     type Change = fn(&Machine);
-    let cases: [(Change, &str, &str); 25] = [
+    let cases: [(Change, &str, &str); 27] = [
         (
             |m| m.write("proc/self/mountinfo", MOUNTS.replace("/efi", "/elsewhere")),
             "the ESP is not mounted at /efi",
@@ -37,6 +40,16 @@ fn each_fault_is_told_with_what_to_do() {
             |m| std::fs::remove_file(m.path("proc/self/mountinfo")).unwrap(),
             "cannot read the mounts",
             "",
+        ),
+        (
+            |m| std::fs::remove_file(m.path(KERNEL)).unwrap(),
+            "the ESP has no kernel of slot a, which runs, at EFI/evenkeel/slot-a.efi",
+            "copy it there from /usr/lib/evenkeel/boot",
+        ),
+        (
+            |m| m.write(KERNEL, ""),
+            "no kernel of slot a",
+            "copy it there",
         ),
         (
             |m| m.write("efi/loader/loader.conf", "timeout 3\ndefault  debian-*\n"),
@@ -160,6 +173,20 @@ fn each_fault_is_told_with_what_to_do() {
         let told = |fault: &String| fault.contains(what) && fault.contains(answer);
         assert!(faults.iter().any(told), "{what}: {faults:?}");
     }
+}
+
+#[test]
+fn a_kernel_is_missed_only_if_it_is_known_what_runs_and_the_esp_is_there() {
+    let machine = Machine::new();
+    std::fs::remove_file(machine.path(KERNEL)).unwrap();
+    machine.partition(2, "rescue");
+    assert_eq!(all(&machine.esp()), [""; 0]);
+    machine.partition(2, "root-a");
+    assert_eq!(all(&machine.esp()).len(), 1);
+    machine.write("proc/self/mountinfo", MOUNTS.replace("/efi", "/elsewhere"));
+    let faults = all(&machine.esp());
+    assert_eq!(faults.len(), 1);
+    assert!(faults[0].contains("is not mounted"), "{faults:?}");
 }
 
 #[test]

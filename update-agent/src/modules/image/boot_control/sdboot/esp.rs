@@ -17,7 +17,7 @@ use crate::modules::image::slots::{Entry, Seen, Slot, What};
 use crate::modules::image::uki;
 
 /// Where an image has its kernels.
-const IN_IMAGE: &str = "usr/lib/evenkeel/boot";
+pub const IN_IMAGE: &str = "usr/lib/evenkeel/boot";
 
 /// An ESP that is mounted.
 #[derive(Debug)]
@@ -94,8 +94,13 @@ impl Esp {
         Device::find(slot.label(), &self.system.sys)
     }
 
+    /// Whether there is a file with content at a path below the ESP. VFAT itself finds it whatever the case of its name.
+    pub fn holds(&self, path: &str) -> bool {
+        fs::metadata(self.path.join(path)).is_ok_and(|found| found.is_file() && found.len() > 0)
+    }
+
     fn must_have_kernel(&self, slot: Slot) -> Result<(), Failure> {
-        if self.path.join(entries::kernel(slot)).is_file() {
+        if self.holds(&entries::kernel(slot)) {
             return Ok(());
         }
         Err(failed(format!(
@@ -104,12 +109,15 @@ impl Esp {
         )))
     }
 
-    /// Whether anything can be started that is not one of `gone`.
+    /// Whether anything can be started that is not one of `gone`. An entry whose file is not there starts nothing.
     fn something_starts_without(&self, listed: &[Listed], gone: &[&Listed]) -> bool {
         let stays = |entry: &&Listed| !gone.iter().any(|other| other.file == entry.file);
-        let mut rest = listed.iter().filter(stays);
-        rest.any(|entry| entry.starts.is_some() && !entry.name.is_spent())
-            || !self.loose_kernels().is_empty()
+        let starts = |entry: &Listed| {
+            let file = entry.starts.as_deref();
+            !entry.name.is_spent() && file.is_some_and(|file| self.holds(file))
+        };
+        let is_loose = || self.loose_kernels().iter().any(|kernel| self.holds(kernel));
+        listed.iter().filter(stays).any(starts) || is_loose()
     }
 
     /// See [`BootControl::look`](super::super::BootControl::look).

@@ -13,6 +13,9 @@ fn counted(left: u8, done: u8) -> Entry {
 /// An entry of another system, which sorts behind ours.
 const RESCUE: &str = "title rescue\nsort-key rescue\nefi /EFI/rescue/linux.efi\n";
 
+/// The file that it starts.
+const RESCUE_KERNEL: &str = "efi/EFI/rescue/linux.efi";
+
 #[tokio::test]
 async fn what_runs_and_what_would_start_is_seen() {
     let machine = Machine::new();
@@ -421,6 +424,41 @@ async fn the_last_entry_that_starts_something_is_never_withdrawn() {
     );
     assert_eq!(machine.entries().len(), 3);
     machine.entry("rescue.conf", RESCUE);
+    machine.write(RESCUE_KERNEL, "MZ");
     boot.withdraw(Slot::A).await.unwrap();
     assert_eq!(boot.look().await.unwrap().a, Entry::Absent);
+}
+
+#[tokio::test]
+async fn an_entry_whose_file_is_gone_or_empty_is_nothing_that_could_start_instead() {
+    let machine = Machine::new();
+    let own = "evenkeel-000002+2-1.conf";
+    machine.entry(own, &text(2, "slot-b"));
+    machine.write("efi/EFI/evenkeel/slot-b.efi", uki(GOOD));
+    let boot = machine.quiet_boot();
+    let refused = async |context: &str| {
+        let failure = boot.withdraw(Slot::B).await.unwrap_err();
+        assert!(
+            failure
+                .reason
+                .starts_with(&format!("the boot entry {own} stays")),
+            "{context}: {failure}"
+        );
+        assert!(
+            machine.entries().iter().any(|file| file == own),
+            "{context}"
+        );
+    };
+    fs::remove_file(machine.path("efi/EFI/evenkeel/slot-a.efi")).unwrap();
+    refused("the other kernel is gone").await;
+    machine.write("efi/EFI/evenkeel/slot-a.efi", "");
+    refused("the other kernel is empty").await;
+    machine.entry("rescue.conf", RESCUE);
+    refused("the file of the foreign entry is gone").await;
+    machine.write("efi/EFI/Linux/loose.efi", "");
+    refused("the loose kernel is empty").await;
+
+    machine.write(RESCUE_KERNEL, "MZ");
+    boot.withdraw(Slot::B).await.unwrap();
+    assert_eq!(boot.look().await.unwrap().b, Entry::Absent);
 }

@@ -3,6 +3,36 @@
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
+use crate::runner::{Output, RunError};
+
+/// Runs programs only while other work is kept out.
+struct KeptOut {
+    inner: Mounting,
+    work: Arc<Mutex<()>>,
+}
+
+#[async_trait::async_trait]
+impl Runner for KeptOut {
+    async fn run(&self, command: &Command) -> Result<Output, RunError> {
+        let is_kept_out = self.work.try_lock().is_err();
+        assert!(is_kept_out, "other work may begin beside {command}");
+        self.inner.run(command).await
+    }
+}
+
+#[tokio::test]
+async fn no_other_work_begins_before_the_slot_is_unmounted_again() {
+    let machine = Machine::new();
+    let work = Arc::<Mutex<()>>::default();
+    let runner = KeptOut {
+        inner: Mounting::new(&machine, vec![(Slot::B, uki(GOOD))]),
+        work: Arc::clone(&work),
+    };
+    let mut boot = machine.boot(Arc::new(runner));
+    boot.work = Arc::clone(&work);
+    boot.kernel(Slot::B, &what()).await.unwrap();
+    assert!(work.try_lock().is_ok(), "it is over");
+}
 
 #[tokio::test]
 async fn a_kernel_that_must_not_be_tried_leaves_the_one_that_was_there() {
