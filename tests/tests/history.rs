@@ -50,6 +50,9 @@ const AUDITS: [&str; 2] = ["audit_every = 1\n", "audit_every = 0\n"];
 const MISMATCH: &str = "is not what the database says";
 const MISMATCHES: &str = "evenkeel_view_mismatches_total";
 
+/// Counts polls by how they were answered. Printed, so that one sees how many were answered from memory, and how many held.
+const POLLS: &str = "evenkeel_polls_total";
+
 const FAULTS: Faults = Faults {
     lose_request: 15,
     lose_answer: 20,
@@ -114,6 +117,7 @@ async fn what_is_recorded_is_what_happened() {
     say(&format!("checked in {:.0?}", ended.elapsed()));
     let logs = replicas.logs();
     let counted = replicas.measured(MISMATCHES).await;
+    say(&replicas.measured(POLLS).await.join("\n"));
     replicas.stop().await;
     let found = found.join("\n\n");
     assert!(
