@@ -24,6 +24,8 @@ pub struct Release {
     root: Digest,
     /// How long its root is, in bytes.
     size: usize,
+    /// Whether a machine may no longer run it.
+    is_over: bool,
 }
 
 impl Release {
@@ -40,6 +42,16 @@ impl Release {
             kernels: ['a', 'b'].map(kernel),
             root: digest(&root),
             size: root.len(),
+            is_over: false,
+        }
+    }
+
+    /// The same as one that is still on the disk, and that nothing may start any more.
+    #[must_use]
+    pub fn over(self) -> Self {
+        Self {
+            is_over: true,
+            ..self
         }
     }
 }
@@ -56,9 +68,10 @@ pub enum Verdict {
         /// Whether the loader counts that.
         is_on_trial: bool,
     },
-    /// It starts what is no release, and leaves it once the loader has counted enough: not dead, but nobody wants it.
+    /// It starts what is no release, or one that was given up, and leaves it once the loader has counted enough: not dead,
+    /// but nobody wants it.
     Spoiled(String),
-    /// It starts what is no release, again and again, or nothing at all.
+    /// It starts that again and again, or nothing at all.
     Dead(String),
 }
 
@@ -132,6 +145,12 @@ impl Judge {
         let mut releases = self.releases.iter();
         let release = releases.find(|release| release.kernels.contains(&kernel));
         let release = release.ok_or("its kernel is that of no release")?.clone();
+        if release.is_over {
+            return Err(format!(
+                "its kernel is that of {}, which was given up",
+                release.version
+            ));
+        }
         let root = start.root.start..start.root.start + release.size.min(start.root.len());
         if self.digest(disk, vec![root]) != release.root {
             return Err(format!(

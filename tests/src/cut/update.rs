@@ -70,17 +70,19 @@ impl Recorded {
         }
     }
 
-    /// A judge who knows the releases.
+    /// A judge who knows the releases, and that the stale one must not start.
     pub fn judge(&self) -> Judge {
         let folder = |release: &vm::Release| -> PathBuf {
             let folder = release.file.parent().map(Path::to_owned);
             folder.expect("the folder of a release")
         };
-        let releases = self.releases.iter();
-        Judge::new(
-            releases
-                .map(|release| Release::of(&folder(release), &release.version))
-                .collect(),
-        )
+        let read = |release: &vm::Release| {
+            let read = Release::of(&folder(release), &release.version);
+            match release.version.as_str() {
+                STALE => read.over(),
+                _ => read,
+            }
+        };
+        Judge::new(self.releases.iter().map(read).collect())
     }
 }

@@ -43,13 +43,12 @@ fn a_third_release_goes_over_the_first_and_not_over_the_second() {
     let second = node.vms.release(NEW, Kind::Good);
     node.update(&second, "succeeded");
     assert_eq!(node.agrees(&[&second]).slot, Slot::B);
-    let before = node.vm.head(Slot::B);
     let third = node.vms.release("1.2", Kind::Good);
     node.update(&third, "succeeded");
     assert_eq!(node.agrees(&[&third]).slot, Slot::A);
     node.judge(&[&third]);
     assert!(
-        node.vm.head(Slot::B) == before,
+        node.vm.holds(Slot::B, &second),
         "the second was written over"
     );
 }

@@ -69,7 +69,7 @@ fn spoilt(node: &mut Node, good: &Release) {
 
     let digest = Digest::of(b"another").hex();
     let wrong = called(node, good, "1.1.3", &digest);
-    let url = json!({ "imageUrl": node.fleet.address("corrupted") });
+    let url = json!({ "imageUrl": node.fleet.address(&format!("{}.raw", good.version)) });
     is_refused(node, &wrong, &url, &Value::Null, "download");
 }
 

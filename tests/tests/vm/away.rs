@@ -29,6 +29,7 @@ fn a_server_that_is_away_for_the_whole_trial_leaves_the_release_undecided_and_an
     assert_eq!(run["image"]["booted"], old.as_str(), "{run:#}");
     let first = node.old.clone();
     node.agrees(&[&first]);
+    assert!(!node.is_bad(&new));
     // Nobody knows whose fault that was: it may be tried again, and lies there already.
     let asked = node.fleet.web.asked();
     node.fleet.order(&node.vm);
@@ -36,7 +37,6 @@ fn a_server_that_is_away_for_the_whole_trial_leaves_the_release_undecided_and_an
     let run = node.ended(&new);
     assert_eq!(run["state"], "succeeded", "{run:#}");
     assert_eq!(node.fleet.web.asked(), asked);
-    assert!(!node.is_bad(&new));
     node.judge(&[&new]);
 }
 

@@ -51,7 +51,14 @@ fn after_power_cuts_in_random_instants_the_old_or_the_new_release_runs_and_the_r
     for update in 1..=number("EVENKEEL_VM_CUTS", 3) {
         let mut chance = Chance::new(seed, 1_000 + update);
         let next = node.vms.release(&format!("1.{update}"), Kind::Good);
-        let told = cut(&mut node, &mut chance, &next, runs.1.other());
+        // Each moment has its turn; the seed says which is the first.
+        let turn = usize::try_from((seed + update) % MOMENTS.len() as u64).expect("a few");
+        let told = cut(
+            &mut node,
+            &mut chance,
+            (&next, MOMENTS[turn]),
+            runs.1.other(),
+        );
         let run = node.ended(&next);
         let booted = node.agrees(&[&runs.0, &next]);
         say(&format!("{told}: {}, {booted:?}", run["state"]));
@@ -62,9 +69,13 @@ fn after_power_cuts_in_random_instants_the_old_or_the_new_release_runs_and_the_r
     node.judge(&[&runs.0]);
 }
 
-/// Orders a release that goes into a slot, and cuts the power once or several times. Says when.
-fn cut(node: &mut Node, chance: &mut Chance, next: &Release, slot: Slot) -> String {
-    let moment = *chance.pick(&MOMENTS);
+/// Orders a release that goes into a slot, waits for a moment, and cuts the power once or several times. Says when.
+fn cut(
+    node: &mut Node,
+    chance: &mut Chance,
+    (next, moment): (&Release, Moment),
+    slot: Slot,
+) -> String {
     let before = node.vm.head(slot);
     node.order(next);
     match moment {

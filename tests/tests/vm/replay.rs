@@ -1,5 +1,6 @@
 //! Disks as a power cut in the middle of an update leaves them, and what really starts from them.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Mutex;
 use std::thread;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use evenkeel_simulator::chance::Chance;
 use evenkeel_tests::boot;
-use evenkeel_tests::cut::{Cut, OLD, Played, Recorded, Verdict};
+use evenkeel_tests::cut::{Cut, NEW, OLD, Played, Recorded, Verdict};
 use evenkeel_tests::history::{number, say};
 use evenkeel_tests::lab::vm::{Kind, Vms};
 
@@ -20,20 +21,50 @@ const WORKERS: usize = 2;
 /// How long a machine may take until a release comes up.
 const BOOTS: Duration = Duration::from_mins(10);
 
-/// Cuts that lose something of what was written to the boot partition, in their order.
-fn draw(recorded: &Recorded, count: u64, seed: u64) -> Vec<Cut> {
+/// Of so many cuts for each that is started the rarer ends are picked.
+const DRAWN: usize = 50;
+
+/// Cuts that lose something of what was written to the boot partition, in their order: as many of each end as there are.
+fn draw(recorded: &Recorded, count: usize, seed: u64) -> Vec<Cut> {
+    let recording = &recorded.recording;
     let place = boot::partition(&recorded.before).expect("a boot partition");
-    let stretches = recorded
-        .recording
-        .touching(&(place.start as u64..place.end as u64));
+    let place = place.start as u64..place.end as u64;
+    let stretches = recording.touching(&place);
     let mut chance = Chance::new(seed, 0);
-    let cuts = (0..count).filter_map(|_| {
+    let cuts = (0..count * DRAWN).filter_map(|_| {
         let flushes = *chance.pick(&stretches);
-        recorded.recording.lossy_cut_after(flushes, &mut chance)
+        let cut = recording.lossy_cut_after(flushes, &mut chance)?;
+        recording.loses(&cut, &place).then_some(cut)
     });
     let mut cuts: Vec<_> = cuts.collect();
     cuts.sort_by_key(|cut| cut.flushes);
-    cuts
+    let mut played = Played::new(recording, recorded.before.clone());
+    let mut judge = recorded.judge();
+    let mut ends = BTreeMap::<Verdict, Vec<Cut>>::new();
+    for cut in cuts {
+        let verdict = played.after(&cut, |disk| judge.judge(disk));
+        ends.entry(verdict).or_default().push(cut);
+    }
+    assert_ends(&ends);
+    let mut chosen = Vec::new();
+    while chosen.len() < count {
+        let before = chosen.len();
+        chosen.extend(ends.values_mut().filter_map(Vec::pop));
+        assert!(before < chosen.len(), "only {before} cuts");
+    }
+    chosen.truncate(count);
+    chosen.sort_by_key(|cut| cut.flushes);
+    chosen
+}
+
+/// Holds that what is drawn from is the old release, the new one on trial, and the new one for good.
+#[track_caller]
+fn assert_ends(ends: &BTreeMap<Verdict, Vec<Cut>>) {
+    for (version, is_on_trial) in [(OLD, false), (NEW, true), (NEW, false)] {
+        let is_it = |end: &Verdict| matches!(end, Verdict::Runs { version: runs, is_on_trial: trial, .. } if runs == version && *trial == is_on_trial);
+        let words: Vec<_> = ends.keys().map(ToString::to_string).collect();
+        assert!(ends.keys().any(is_it), "no {version}: {words:?}");
+    }
 }
 
 #[test]
@@ -44,8 +75,8 @@ fn what_a_power_cut_leaves_of_a_disk_starts_as_its_reading_says() {
     let seed = number("EVENKEEL_VM_SEED", u64::from(std::process::id()) * 7_919);
     say(&format!("EVENKEEL_VM_SEED={seed}"));
     let recorded = Recorded::make(&vms, Kind::Good);
-    let cuts = draw(&recorded, number("EVENKEEL_VM_REPLAYS", STARTED), seed);
-    let count = cuts.len();
+    let count = number("EVENKEEL_VM_REPLAYS", STARTED);
+    let cuts = draw(&recorded, usize::try_from(count).expect("a few"), seed);
     let played = Played::new(&recorded.recording, recorded.before.clone());
     let next = Mutex::new((played, recorded.judge(), cuts.into_iter()));
     let old = &recorded.releases[1];

@@ -14,6 +14,7 @@ fn release(version: &str, kernel: u8, root: u8) -> Release {
         kernels: [('a', kernel), ('b', kernel)],
         root: digest(&[root; SIZE]),
         size: SIZE,
+        is_over: false,
     }
 }
 
@@ -67,7 +68,7 @@ fn update(name: &str, kernel_first: bool) -> (Vec<u8>, Recording) {
 
 fn judge() -> Judge {
     Judge::new(vec![
-        release("0.9", 2, b'Z'),
+        release("0.9", 2, b'Z').over(),
         release("1.0", 1, ROOTS[0]),
         release("1.1", 3, ROOTS[1]),
     ])
@@ -111,6 +112,16 @@ fn without_flushes_the_right_order_is_not_enough() {
     let lost = cut_after(&never, before, &mut judge(), 1, (400, 1));
     assert!(lost.bad() > 0, "{lost}");
     assert_eq!((lost.tried(true), lost.tried(false)), (400, 0));
+}
+
+#[test]
+fn a_release_that_was_given_up_must_not_start() {
+    let old = release("0.9", 2, ROOTS[1]);
+    let disk = Memory::new(with(2, "evenkeel-000002.conf"));
+    let verdict = Judge::new(vec![old.clone()]).judge(&disk);
+    assert_eq!(verdict.to_string(), "0.9 in slot b");
+    let verdict = Judge::new(vec![old.over()]).judge(&disk);
+    assert!(matches!(verdict, Verdict::Dead(_)), "{verdict}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use super::console::{Booted, Console};
+use super::contents::Contents;
 use super::esp::{Entry, Esp, Slot, place, table};
 use super::monitor::{Monitor, Resets};
 use super::release::Release;
@@ -157,6 +158,12 @@ impl Vm {
     #[track_caller]
     pub fn head(&self, slot: Slot) -> Vec<u8> {
         head(&self.disk, self.start_of(slot))
+    }
+
+    /// Whether all of a release lies in a slot. The machine must be off.
+    #[track_caller]
+    pub fn holds(&self, slot: Slot, release: &Release) -> bool {
+        Contents::of(&self.disk).slot(slot, release.bytes) == release.sha256
     }
 
     /// Waits until the first bytes of a slot fit.

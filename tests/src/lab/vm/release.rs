@@ -45,7 +45,7 @@ impl Kind {
     pub const WAITS: &str = "Waiting for root device";
 
     /// How long [`Kind::Hasty`] waits for its health, in seconds from boot.
-    pub const HASTE: u32 = 60;
+    pub const HASTE: u32 = 120;
 
     /// What `make-release` calls it.
     pub(super) fn word(self) -> &'static str {
