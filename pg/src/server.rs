@@ -31,7 +31,7 @@ pub struct PrivatePostgres {
     /// Removed after the end.
     throwaway: Option<PathBuf>,
     /// Declared last: released when Postgres is gone.
-    _lock: File,
+    _lock: Lock,
 }
 
 impl PrivatePostgres {
@@ -46,7 +46,7 @@ impl PrivatePostgres {
         .await
     }
 
-    pub(crate) fn start_throwaway(options: Options, lock: File) -> Result<Self, Error> {
+    pub(crate) fn start_throwaway(options: Options, lock: Lock) -> Result<Self, Error> {
         let dir = options.dir.clone();
         let mut postgres = launch(options, lock)?;
         postgres.throwaway = Some(dir);
@@ -165,8 +165,20 @@ pub(crate) async fn apart<T: Send + 'static>(
     })
 }
 
+/// A lock on a file, until this is dropped. To close the file would not be enough: a process that is just being started has
+/// a copy of it until it runs a program of its own, and a lock lasts as long as any copy (flock(2)).
+#[derive(Debug)]
+pub(crate) struct Lock(pub(crate) File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // What cannot be unlocked is closed next.
+        let _ = self.0.unlock();
+    }
+}
+
 /// Makes the directory if it is not there, and takes it for this process.
-pub(crate) fn lock(dir: &Path) -> Result<File, Error> {
+pub(crate) fn lock(dir: &Path) -> Result<Lock, Error> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o711)
@@ -198,11 +210,12 @@ pub(crate) fn lock(dir: &Path) -> Result<File, Error> {
         file.rewind()?;
         writeln!(file, "{}", std::process::id())
     };
-    note(&mut file).map_err(on("write", &path))?;
-    Ok(file)
+    let mut lock = Lock(file);
+    note(&mut lock.0).map_err(on("write", &path))?;
+    Ok(lock)
 }
 
-fn launch(mut options: Options, lock: File) -> Result<PrivatePostgres, Error> {
+fn launch(mut options: Options, lock: Lock) -> Result<PrivatePostgres, Error> {
     options.dir = fs::canonicalize(&options.dir).map_err(on("find", &options.dir))?;
     let account = Account::choose()?;
     let bin = binaries::find(&options.binaries, &options.dir.join("data"))?;
@@ -256,5 +269,21 @@ fn wait_until_ready(keeper: &Keeper, data: &Path, patience: Duration) -> Result<
             });
         }
         thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_let_go_is_free_also_while_a_copy_of_the_file_is_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = lock(dir.path()).unwrap();
+        let copy = held.0.try_clone().unwrap();
+        assert!(matches!(lock(dir.path()), Err(Error::InUse { .. })));
+        drop(held);
+        lock(dir.path()).unwrap();
+        drop(copy);
     }
 }

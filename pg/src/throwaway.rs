@@ -1,11 +1,11 @@
 //! A Postgres for the tests of one process.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{on, to};
-use crate::server::{apart, lock};
+use crate::server::{Lock, apart, lock};
 use crate::{Error, Options, PrivatePostgres, leftovers};
 
 const PREFIX: &str = "postgres-";
@@ -57,7 +57,7 @@ fn usual_parent() -> PathBuf {
 }
 
 /// Sweeps what others left and takes a new directory. One process at a time, so that no new one is swept.
-fn claim(parent: &Path) -> Result<(PathBuf, File), Error> {
+fn claim(parent: &Path) -> Result<(PathBuf, Lock), Error> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o711)
@@ -71,6 +71,7 @@ fn claim(parent: &Path) -> Result<(PathBuf, File), Error> {
         .open(&path)
         .map_err(on("open", &path))?;
     gate.lock().map_err(on("lock", &path))?;
+    let _gate = Lock(gate);
     sweep(parent)?;
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
