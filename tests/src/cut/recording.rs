@@ -131,16 +131,6 @@ impl Recording {
         touching.map(|(flushes, _)| flushes).collect()
     }
 
-    /// Whether a cut loses something that was written to a stretch of the disk before the next flush.
-    pub fn loses(&self, cut: &Cut, place: &Range<u64>) -> bool {
-        let mut parts = self.parts(cut.flushes).enumerate();
-        parts.any(|(number, part)| {
-            let end = part.offset + part.data.len() as u64;
-            let touches = part.offset < place.end && place.start < end;
-            touches && cut.survivors.binary_search(&number).is_err()
-        })
-    }
-
     /// How often the disk was told to flush.
     pub fn flushes(&self) -> usize {
         self.stretches.len() - 1

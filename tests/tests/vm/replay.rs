@@ -24,17 +24,16 @@ const BOOTS: Duration = Duration::from_mins(10);
 /// Of so many cuts for each that is started the rarer ends are picked.
 const DRAWN: usize = 50;
 
-/// Cuts that lose something of what was written to the boot partition, in their order: as many of each end as there are.
+/// Cuts between flushes of the boot partition, with about half lost of what was written since, in their order: as many of
+/// each end as there are.
 fn draw(recorded: &Recorded, count: usize, seed: u64) -> Vec<Cut> {
     let recording = &recorded.recording;
     let place = boot::partition(&recorded.before).expect("a boot partition");
-    let place = place.start as u64..place.end as u64;
-    let stretches = recording.touching(&place);
+    let stretches = recording.touching(&(place.start as u64..place.end as u64));
     let mut chance = Chance::new(seed, 0);
     let cuts = (0..count * DRAWN).filter_map(|_| {
         let flushes = *chance.pick(&stretches);
-        let cut = recording.lossy_cut_after(flushes, &mut chance)?;
-        recording.loses(&cut, &place).then_some(cut)
+        recording.lossy_cut_after(flushes, &mut chance)
     });
     let mut cuts: Vec<_> = cuts.collect();
     cuts.sort_by_key(|cut| cut.flushes);
