@@ -4,16 +4,15 @@ use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Level, Limits, Scope};
 use evenkeel_domain::id::PolicyId;
 use sea_orm::sea_query::{Expr, OnConflict};
-use sea_orm::{
-    ColumnTrait, Condition, EntityTrait, FromQueryResult, QueryFilter, QueryResult, Set,
-};
+use sea_orm::{ColumnTrait, Condition, EntityTrait, QueryFilter, QueryResult, Set};
 
 use crate::brake::{FAILED, count, key};
 use crate::error::StoreError;
+use crate::fields::{Reader, columns};
 use crate::keyed::{self, Keyed};
 use crate::rows::assignment::{ActiveModel, Column, Entity, Model};
 use crate::rows::{host, instance, named, region, site};
-use crate::tx::{self, Tx, columns, execute, one};
+use crate::tx::{self, Tx, execute, one};
 
 const WHAT: &str = "assignment";
 
@@ -266,21 +265,23 @@ pub async fn all(tx: &Tx, now: Time) -> Result<Vec<Assignment>, StoreError> {
 fn counted() -> String {
     format!(
         "{}, (SELECT count(*) FROM brake_slots s WHERE s.tenant_id = a.tenant_id AND s.target_kind = a.target_kind \
-         AND s.target_id = a.target_id AND (s.until_at IS NULL OR s.until_at > $1)) AS held, \
-         (SELECT count(*) {FAILED}) AS failures FROM assignments a",
-        columns::<Entity>("a")
+         AND s.target_id = a.target_id AND (s.until_at IS NULL OR s.until_at > $1)), \
+         (SELECT count(*) {FAILED}) FROM assignments a",
+        columns::<Model>("a")
     )
 }
 
 fn assignment(row: &QueryResult) -> Result<Assignment, StoreError> {
-    let model = Model::from_query_result(row, "a_")?;
+    let mut row = Reader::new(row);
+    let model: Model = row.fields()?;
+    let [held, failures] = [count(row.take()?), count(row.take()?)];
     Ok(Assignment {
         scope: scope_of(&model.target_kind, model.target_id)?,
         policy: PolicyId::from_bits(model.policy_id.cast_unsigned()),
         limits: limits(&model),
         since: model.since_at,
-        held: count(row.try_get("", "held")?),
-        failures: count(row.try_get("", "failures")?),
+        held,
+        failures,
         resumption: resumption(model),
     })
 }

@@ -8,17 +8,17 @@ use evenkeel_domain::host::SerialNumber;
 use evenkeel_domain::id::{HostId, IpAddressId};
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ActiveModelTrait, ColumnTrait, EntityTrait, IdenStatic, IntoActiveModel, Iterable, QueryFilter,
-    QueryResult, QuerySelect,
+    ActiveModelTrait, ColumnTrait, EntityTrait, IntoActiveModel, QueryFilter, QuerySelect,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::error::StoreError;
+use crate::fields::{Fields as _, Reader};
 use crate::hosts;
 use crate::rows::host_hardware::{Column, Entity, Model};
 use crate::rows::{Kept, named};
-use crate::tx::{Tx, all, among, joined};
+use crate::tx::{Tx, all, among};
 
 /// The SHA-256 of what a machine said.
 pub type Digest = [u8; 32];
@@ -63,34 +63,24 @@ impl PartialEq for ToldParts {
     }
 }
 
-/// The columns of `host_hardware` under an alias, for [`from_row`]. Their lists are empty: the parts come as they are told.
+/// The columns of `host_hardware` under an alias, for [`read_one`]. Their lists are empty: the parts come as they are told.
 pub(crate) fn columns(alias: &str) -> String {
-    let columns = Column::iter().map(|column| {
-        let name = column.as_str();
-        match column {
-            Column::Storages | Column::Nics | Column::Usbs | Column::Gpus => {
-                // Nothing, where nothing was joined.
-                format!(
-                    "CASE WHEN {alias}.host_id IS NOT NULL THEN '[]'::jsonb END AS {alias}_{name}"
-                )
-            }
-            _ => format!("{alias}.{name} AS {alias}_{name}"),
-        }
+    let columns = Model::COLUMNS.iter().map(|column| match *column {
+        "storages" | "nics" | "usbs" | "gpus" => "'[]'::jsonb".to_owned(),
+        column => format!("{alias}.{column}"),
     });
     let columns: Vec<_> = columns.collect();
-    format!("{}, {alias}.told AS {alias}_told", columns.join(", "))
+    format!("{}, {alias}.told", columns.join(", "))
 }
 
-/// What the host of a row with the [`columns`] is made of; none if it did not say so.
-pub(crate) fn from_row(
-    row: &QueryResult,
-    prefix: &str,
-) -> Result<Option<ToldHardware>, StoreError> {
-    let Some(model) = joined::<Model>(row, prefix)? else {
+/// What the host of the next [`columns`] is made of; none if it did not say so.
+pub(crate) fn read_one(row: &mut Reader<'_>) -> Result<Option<ToldHardware>, StoreError> {
+    let model = row.joined::<Model>()?;
+    let told: Option<String> = row.take()?;
+    let Some(model) = model else {
         return Ok(None);
     };
-    let told: String = row.try_get(prefix, "told")?;
-    let parts = serde_json::from_str(&told).ok();
+    let parts = told.and_then(|told| serde_json::from_str(&told).ok());
     Ok(Some(ToldHardware {
         parts: named(parts, TABLE, model.host_id, "told")?,
         of_itself: model.try_into()?,

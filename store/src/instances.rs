@@ -12,19 +12,20 @@ use evenkeel_domain::instance::{
 use evenkeel_domain::os::SecurityFeature;
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::text::Name;
-use sea_orm::{ActiveModelTrait, EntityTrait, FromQueryResult, IdenStatic, QueryResult, Set};
+use sea_orm::{ActiveModelTrait, EntityTrait, IdenStatic, QueryResult, Set};
 use serde::de::DeserializeOwned;
 
 use crate::assignments;
 use crate::error::StoreError;
+use crate::fields::Reader;
 use crate::hosts::INVALIDATED;
 use crate::keyed::Keyed;
 use crate::nodes::{self, SummaryRow};
 use crate::related::{self, Related, Sought};
 use crate::rows::instance::{ActiveModel, Column, Entity, Model};
 use crate::rows::{Kept, host, named};
-use crate::tx::{self, Tx, all, each, execute, ids_in, joined, one};
-use crate::{ids, keyed};
+use crate::tx::{Tx, all, each, execute, ids_in, one};
+use crate::{fields, ids, keyed};
 
 /// Makes an instance, with what is known of its node: nothing yet.
 ///
@@ -139,11 +140,11 @@ pub async fn find_with_hosts(
 }
 
 fn with_host(row: &QueryResult) -> Result<Option<(Instance, Host)>, StoreError> {
-    let Some(instance) = from_row(row)? else {
+    let mut row = Reader::new(row);
+    let Some(instance) = read_one(&mut row)? else {
         return Ok(None);
     };
-    let host = host::Model::from_query_result(row, "h_")?.try_into()?;
-    Ok(Some((instance, host)))
+    Ok(Some((instance, row.fields::<host::Model>()?.try_into()?)))
 }
 
 /// An instance with its host and with what is too much for a list.
@@ -172,10 +173,10 @@ pub async fn find_whole(tx: &Tx, id: InstanceId) -> Result<(WholeInstance, Relat
     let values = [tx.tenant().uuid().into(), id.bits().cast_signed().into()];
     let row = one(tx.conn(), WHOLE.as_str(), values).await?;
     let row = row.ok_or(StoreError::NotFound { what: Entity::WHAT })?;
-    let instance = from_row(&row)?;
+    let (instance, host) = with_host(&row)?.ok_or(StoreError::NotFound { what: Entity::WHAT })?;
     let whole = WholeInstance {
-        instance: instance.ok_or(StoreError::NotFound { what: Entity::WHAT })?,
-        host: host::Model::from_query_result(&row, "h_")?.try_into()?,
+        instance,
+        host,
         packages: row.try_get("", "packages")?,
         existing_cves: row.try_get("", "existing_cves")?,
         slots: of_facts(&row, id, "slots")?,
@@ -284,12 +285,12 @@ pub async fn delete(tx: &Tx, id: InstanceId) -> Result<(), StoreError> {
     assignments::clear(tx, Scope::Instance(id)).await
 }
 
-/// What is shown of instances `i`, with what is [`JOINED`] to them.
+/// What is shown of instances `i`, with what is [`JOINED`] to them, for [`read_one`].
 pub(crate) fn columns() -> String {
     format!(
-        "{}, {}, a.policy_id AS i_policy, {CONFIGS} AS i_configs",
-        tx::columns::<Entity>("i"),
-        SummaryRow::columns("n"),
+        "{}, {}, a.policy_id, {CONFIGS}",
+        fields::columns::<Model>("i"),
+        fields::columns::<SummaryRow>("n"),
     )
 }
 
@@ -310,7 +311,7 @@ static MANY: LazyLock<String> = LazyLock::new(|| {
     format!(
         "SELECT {}, {} FROM {} WHERE i.tenant_id = $1 AND i.id = ANY ({})",
         columns(),
-        tx::columns::<host::Entity>("h"),
+        fields::columns::<host::Model>("h"),
         *WITH_HOSTS,
         ids_in(2),
     )
@@ -330,7 +331,7 @@ static WHOLE: LazyLock<String> = LazyLock::new(|| {
          coalesce(n.facts -> 'slots', '[]') AS slots, coalesce(n.facts -> 'badImages', '[]') AS failed_images \
          FROM {} WHERE i.tenant_id = $1 AND i.id = $2",
         columns(),
-        tx::columns::<host::Entity>("h"),
+        fields::columns::<host::Model>("h"),
         sought.columns(),
         *WITH_HOSTS,
     )
@@ -350,19 +351,20 @@ async fn read(
     );
     let ids: Vec<i32> = ids.into_iter().map(u32::cast_signed).collect();
     let rows = all(tx.conn(), sql, [tx.tenant().uuid().into(), ids.into()]).await?;
-    let instances = rows.iter().map(from_row).filter_map(Result::transpose);
-    instances.collect()
+    let instances = rows.iter().map(|row| read_one(&mut Reader::new(row)));
+    instances.filter_map(Result::transpose).collect()
 }
 
-/// The instance of a row with the [`columns`]; none if nothing is on the host of the row.
-pub(crate) fn from_row(row: &QueryResult) -> Result<Option<Instance>, StoreError> {
-    let Some(model) = joined::<Model>(row, "i_")? else {
+/// The instance of the next [`columns`]; none if nothing is on the host of the row.
+pub(crate) fn read_one(row: &mut Reader<'_>) -> Result<Option<Instance>, StoreError> {
+    let model = row.joined::<Model>()?;
+    let summary = row.joined::<SummaryRow>()?;
+    let policy: Option<i32> = row.take()?;
+    let configs: Vec<i32> = row.take()?;
+    let Some(model) = model else {
         return Ok(None);
     };
-    let summary = joined::<SummaryRow>(row, "n_")?;
     let summary = named(summary, "node_states", model.id, "instance_id")?;
-    let policy: Option<i32> = row.try_get("", "i_policy")?;
-    let configs: Vec<i32> = row.try_get("", "i_configs")?;
     let configs = configs.into_iter().map(i32::cast_unsigned);
     let mut configs: Vec<_> = configs.map(CustomConfigId::from_bits).collect();
     configs.sort_unstable();

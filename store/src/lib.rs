@@ -11,6 +11,7 @@ mod bounded;
 mod chain;
 mod check;
 mod error;
+mod fields;
 mod ids;
 mod keyed;
 mod pool;

@@ -6,9 +6,8 @@ use evenkeel_domain::tenant::{ProjectName, TenantId};
 use sea_orm::sea_query::Expr;
 use sea_orm::sea_query::extension::postgres::PgFunc;
 use sea_orm::{
-    ColumnTrait, ConnectionTrait, DbBackend, DeleteMany, EntityTrait, ExprTrait, FromQueryResult,
-    IdenStatic, Iterable, QueryFilter, QueryResult, Select, Statement, TransactionTrait,
-    TryGetError, UpdateMany, Value,
+    ColumnTrait, ConnectionTrait, DbBackend, DeleteMany, EntityTrait, ExprTrait, QueryFilter,
+    QueryResult, Select, Statement, TransactionTrait, UpdateMany, Value,
 };
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -240,35 +239,6 @@ pub(crate) fn among(column: impl ColumnTrait, ids: impl IntoIterator<Item = i32>
     let ids: Vec<i32> = ids.into_iter().collect();
     let any = PgFunc::any(Expr::value(ids));
     Expr::col(column.as_column_ref()).eq(any)
-}
-
-/// The columns of a table under an alias, named so that `Model::from_query_result(row, "<alias>_")` finds them.
-pub(crate) fn columns<E: EntityTrait>(alias: &str) -> String {
-    columns_of::<E>(alias, E::Column::iter())
-}
-
-/// Some columns of a table under an alias, named as [`columns`] does.
-pub(crate) fn columns_of<E: EntityTrait>(
-    alias: &str,
-    columns: impl IntoIterator<Item = E::Column>,
-) -> String {
-    let columns = columns.into_iter().map(|column| {
-        let name = column.as_str();
-        format!("{alias}.{name} AS {alias}_{name}")
-    });
-    columns.collect::<Vec<_>>().join(", ")
-}
-
-/// What was joined to a row under a prefix; none if there was nothing to join.
-pub(crate) fn joined<M: FromQueryResult>(
-    row: &QueryResult,
-    prefix: &str,
-) -> Result<Option<M>, StoreError> {
-    match M::from_query_result_nullable(row, prefix) {
-        Ok(found) => Ok(Some(found)),
-        Err(TryGetError::Null(_)) => Ok(None),
-        Err(TryGetError::DbErr(error)) => Err(error.into()),
-    }
 }
 
 /// An array of ids, by the number of its parameter, for what is asked again and again. Gathered like this it looks as

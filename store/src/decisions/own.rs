@@ -8,8 +8,9 @@ use sea_orm::QueryResult;
 
 use super::About;
 use crate::error::StoreError;
+use crate::fields::{Reader, columns};
 use crate::rows::{update_order, update_run};
-use crate::tx::{Tx, all, columns, ids_in, joined};
+use crate::tx::{Tx, all, ids_in};
 
 /// What is a node's own.
 #[derive(Debug)]
@@ -24,15 +25,15 @@ pub struct Own {
 pub(super) static OWN: LazyLock<String> = LazyLock::new(|| {
     format!(
         "SELECT coalesce(i.desired_state NOT IN ('untrusted', 'deleted') \
-         AND i.current_state NOT IN ('untrusted', 'deleted'), true) AS trusted, \
+         AND i.current_state NOT IN ('untrusted', 'deleted'), true), \
          {}, {} \
          FROM unnest({}) WITH ORDINALITY AS n (instance, place) \
          LEFT JOIN instances i ON i.tenant_id = $1 AND i.id = n.instance \
          LEFT JOIN update_orders u ON u.tenant_id = $1 AND u.instance_id = n.instance \
          LEFT JOIN update_runs r ON r.tenant_id = $1 AND r.instance_id = n.instance AND r.ended_at IS NULL \
          ORDER BY n.place",
-        columns::<update_order::Entity>("u"),
-        columns::<update_run::Entity>("r"),
+        columns::<update_order::Model>("u"),
+        columns::<update_run::Model>("r"),
         ids_in(2),
     )
 });
@@ -52,10 +53,12 @@ pub(super) async fn own(
 }
 
 fn from_row(row: &QueryResult) -> Result<Own, StoreError> {
-    let order = joined::<update_order::Model>(row, "u_")?;
-    let run = joined::<update_run::Model>(row, "r_")?;
+    let mut row = Reader::new(row);
+    let trusted = row.take()?;
+    let order = row.joined::<update_order::Model>()?;
+    let run = row.joined::<update_run::Model>()?;
     Ok(Own {
-        trusted: row.try_get("", "trusted")?,
+        trusted,
         order: order.map(Order::try_from).transpose()?,
         run: run.map(UpdateRun::try_from).transpose()?,
     })

@@ -5,15 +5,16 @@ use std::sync::LazyLock;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::HostId;
 use evenkeel_domain::instance::Instance;
-use sea_orm::{FromQueryResult, QueryResult};
+use sea_orm::QueryResult;
 
 use crate::error::StoreError;
+use crate::fields::{self, Reader};
 use crate::hardware::{self, ToldHardware};
 use crate::instances;
 use crate::keyed::Keyed;
 use crate::related::{self, Related, Sought};
 use crate::rows::host::{Entity, Model};
-use crate::tx::{Tx, columns, each, ids_in, one};
+use crate::tx::{Tx, each, ids_in, one};
 
 /// A host with what runs on it and what it is made of.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,7 +31,7 @@ pub struct WholeHost {
 fn shown() -> String {
     format!(
         "{}, {}, {}",
-        columns::<Entity>("h"),
+        fields::columns::<Model>("h"),
         instances::columns(),
         hardware::columns("w"),
     )
@@ -86,9 +87,10 @@ pub async fn find_many_whole(tx: &Tx, ids: &[HostId]) -> Result<Vec<WholeHost>, 
 }
 
 fn whole(row: &QueryResult) -> Result<WholeHost, StoreError> {
+    let mut row = Reader::new(row);
     Ok(WholeHost {
-        host: Model::from_query_result(row, "h_")?.try_into()?,
-        instance: instances::from_row(row)?,
-        hardware: hardware::from_row(row, "w_")?,
+        host: row.fields::<Model>()?.try_into()?,
+        instance: instances::read_one(&mut row)?,
+        hardware: hardware::read_one(&mut row)?,
     })
 }

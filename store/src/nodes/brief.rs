@@ -10,7 +10,6 @@ use evenkeel_domain::eim::{Delivered, Seen};
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{HostId, InstanceId, OsId};
 use evenkeel_domain::status::{Indication, Status};
-use sea_orm::{FromQueryResult, QueryResult};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -20,9 +19,9 @@ use super::convert::{last_end, protocol};
 use super::{Machine, NodeState};
 use crate::contents;
 use crate::error::StoreError;
-use crate::rows::node_state::{Column, Entity};
+use crate::fields::{Reader, columns, fields};
 use crate::rows::{Kept, host, named};
-use crate::tx::{Tx, all, columns, columns_of, ids_in};
+use crate::tx::{Tx, all, ids_in};
 
 const TABLE: &str = "node_states";
 
@@ -118,7 +117,7 @@ fn digest(shown: &Value) -> Option<contents::Digest> {
 }
 
 /// The part of a row of `node_states` that is in columns of their own.
-#[derive(Debug, FromQueryResult)]
+#[derive(Debug)]
 struct BriefRow {
     instance_id: i32,
     os_id: i32,
@@ -142,43 +141,38 @@ struct BriefRow {
     waiting: String,
 }
 
-/// The columns that are read.
-const COLUMNS: [Column; 24] = [
-    Column::InstanceId,
-    Column::OsId,
-    Column::Provisioned,
-    Column::Protocol,
-    Column::Modules,
-    Column::FactsDigest,
-    Column::SaidPackagesDigest,
-    Column::PackagesDigest,
-    Column::Status,
-    Column::StatusIndication,
-    Column::StatusAt,
-    Column::UpdateStatus,
-    Column::UpdateStatusIndication,
-    Column::UpdateStatusAt,
-    Column::AvailableDigest,
-    Column::LastEndRunId,
-    Column::LastEndTarget,
-    Column::LastEndAt,
-    Column::LastEndVerdict,
-    Column::Waiting,
-    Column::Conditions,
-    Column::BadImages,
-    Column::Sample,
-    Column::Delivered,
-];
+fields!(BriefRow {
+    instance_id,
+    os_id,
+    provisioned,
+    protocol,
+    modules,
+    facts_digest,
+    said_packages_digest,
+    packages_digest,
+    status,
+    status_indication,
+    status_at,
+    update_status,
+    update_status_indication,
+    update_status_at,
+    available_digest,
+    last_end_run_id,
+    last_end_target,
+    last_end_at,
+    last_end_verdict,
+    waiting,
+});
 
 /// Parameters: the project, hosts by their ids, hosts by their UUIDs.
 static BRIEFS: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "SELECT {}, {} FROM hosts h \
+        "SELECT h.id, h.uuid, {}, {}, n.conditions, n.bad_images, n.sample, n.delivered FROM hosts h \
          JOIN instances i ON i.tenant_id = $1 AND i.host_id = h.id \
          JOIN node_states n ON n.tenant_id = $1 AND n.instance_id = i.id \
          WHERE h.tenant_id = $1 AND (h.id = ANY ({}) OR h.uuid = ANY (ARRAY(SELECT unnest($3::uuid[]))))",
-        columns::<host::Entity>("h"),
-        columns_of::<Entity>("n", COLUMNS),
+        columns::<host::Model>("h"),
+        columns::<BriefRow>("n"),
         ids_in(2),
     )
 });
@@ -207,9 +201,9 @@ pub async fn briefs(
     let rows = all(tx.conn(), BRIEFS.as_str(), values).await?;
     let mut found = HashMap::new();
     for row in &rows {
-        let id: i32 = row.try_get("h_", "id")?;
+        let mut row = Reader::new(row);
+        let (id, uuid): (i32, Option<Uuid>) = (row.take()?, row.take()?);
         found.insert(Machine::Host(HostId::from_bits(id.cast_unsigned())), row);
-        let uuid: Option<Uuid> = row.try_get("h_", "uuid")?;
         if let Some(uuid) = uuid {
             found.insert(Machine::Uuid(uuid), row);
         }
@@ -221,13 +215,13 @@ pub async fn briefs(
     Ok(read.collect())
 }
 
-fn from_row(row: &QueryResult) -> Result<(Host, Brief), StoreError> {
-    let host = host::Model::from_query_result(row, "h_")?;
-    Ok((host.try_into()?, brief(row)?))
+fn from_row(mut row: Reader<'_>) -> Result<(Host, Brief), StoreError> {
+    let host: host::Model = row.fields()?;
+    Ok((host.try_into()?, brief(&mut row)?))
 }
 
-fn brief(row: &QueryResult) -> Result<Brief, StoreError> {
-    let plain = BriefRow::from_query_result(row, "n_")?;
+fn brief(row: &mut Reader<'_>) -> Result<Brief, StoreError> {
+    let plain: BriefRow = row.fields()?;
     let id = plain.instance_id;
     let indication = |name: &str, column| named(Indication::from_name(name), TABLE, id, column);
     let digest = |bytes: Vec<u8>, column| {
@@ -243,6 +237,11 @@ fn brief(row: &QueryResult) -> Result<Brief, StoreError> {
         plain.last_end_at,
         plain.last_end_verdict,
     );
+    // In the order of the statement.
+    let conditions = named(kept(row), TABLE, id, "conditions")?;
+    let bad_images = named(kept(row), TABLE, id, "bad_images")?;
+    let seen = sample(row, id)?;
+    let delivered = named(kept(row), TABLE, id, "delivered")?;
     Ok(Brief {
         instance: InstanceId::from_bits(id.cast_unsigned()),
         os: OsId::from_bits(plain.os_id.cast_unsigned()),
@@ -261,25 +260,25 @@ fn brief(row: &QueryResult) -> Result<Brief, StoreError> {
             indication: indication(&plain.update_status_indication, "update_status_indication")?,
             at: plain.update_status_at,
         },
-        conditions: named(kept(row, "conditions"), TABLE, id, "conditions")?,
-        bad_images: named(kept(row, "bad_images"), TABLE, id, "bad_images")?,
+        conditions,
+        bad_images,
         available_digest: digest(plain.available_digest, "available_digest")?,
         last_end: last_end(end, plain.last_end_target, id)?,
         waiting: plain.waiting,
-        seen: sample(row, id)?,
-        delivered: named(kept(row, "delivered"), TABLE, id, "delivered")?,
+        seen,
+        delivered,
     })
 }
 
-fn sample(row: &QueryResult, id: i32) -> Result<Option<Seen>, StoreError> {
-    let sample = row.try_get::<Option<Kept<Seen>>>("n_", "sample");
+fn sample(row: &mut Reader<'_>, id: i32) -> Result<Option<Seen>, StoreError> {
+    let sample = row.take::<Option<Kept<Seen>>>();
     let sample = named(sample.ok(), TABLE, id, "sample")?;
     Ok(sample.map(|kept| kept.0))
 }
 
-/// What a column of JSON holds, if that makes sense.
-fn kept<T: DeserializeOwned>(row: &QueryResult, column: &str) -> Option<T> {
-    let kept: Kept<T> = row.try_get("n_", column).ok()?;
+/// What the next column holds, which is JSON, if that makes sense.
+fn kept<T: DeserializeOwned>(row: &mut Reader<'_>) -> Option<T> {
+    let kept: Kept<T> = row.take().ok()?;
     Some(kept.0)
 }
 

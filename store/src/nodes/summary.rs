@@ -5,15 +5,13 @@ use evenkeel_domain::condition::Condition;
 use evenkeel_domain::id::OsId;
 use evenkeel_domain::instance::Summary;
 use evenkeel_domain::status::{Indication, Status};
-use sea_orm::FromQueryResult;
 
 use crate::error::StoreError;
-use crate::rows::node_state::{Column, Entity};
+use crate::fields::fields;
 use crate::rows::{Kept, named};
-use crate::tx::columns_of;
 
 /// The part of a row of `node_states` that people see.
-#[derive(Debug, FromQueryResult)]
+#[derive(Debug)]
 pub(crate) struct SummaryRow {
     instance_id: i32,
     os_id: i32,
@@ -29,26 +27,20 @@ pub(crate) struct SummaryRow {
     packages_digest: Option<Vec<u8>>,
 }
 
-impl SummaryRow {
-    /// Its columns under an alias.
-    pub(crate) fn columns(alias: &str) -> String {
-        let columns = [
-            Column::InstanceId,
-            Column::OsId,
-            Column::Provisioned,
-            Column::Status,
-            Column::StatusIndication,
-            Column::StatusAt,
-            Column::UpdateStatus,
-            Column::UpdateStatusIndication,
-            Column::UpdateStatusAt,
-            Column::OsUpdateAvailable,
-            Column::Conditions,
-            Column::PackagesDigest,
-        ];
-        columns_of::<Entity>(alias, columns)
-    }
-}
+fields!(SummaryRow {
+    instance_id,
+    os_id,
+    provisioned,
+    status,
+    status_indication,
+    status_at,
+    update_status,
+    update_status_indication,
+    update_status_at,
+    os_update_available,
+    conditions,
+    packages_digest,
+});
 
 impl TryFrom<SummaryRow> for Summary {
     type Error = StoreError;

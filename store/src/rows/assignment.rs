@@ -3,6 +3,7 @@
 use sea_orm::entity::prelude::*;
 use serde::Deserialize;
 
+use crate::fields::fields;
 use crate::tx::Scoped;
 
 #[derive(Clone, Debug, PartialEq, DeriveEntityModel, Deserialize)]
@@ -22,6 +23,19 @@ pub struct Model {
     pub resumed_by: Option<String>,
     pub resume_reason: Option<String>,
 }
+
+fields!(Model {
+    tenant_id,
+    target_kind,
+    target_id,
+    policy_id,
+    max_concurrent,
+    stop_after_failures,
+    since_at,
+    resumed_at,
+    resumed_by,
+    resume_reason,
+});
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]
 pub enum Relation {}

@@ -3,6 +3,7 @@
 use evenkeel_domain::place::Metadata;
 use sea_orm::entity::prelude::*;
 
+use crate::fields::fields;
 use crate::keyed::Keyed;
 use crate::rows::Kept;
 use crate::tx::Scoped;
@@ -32,6 +33,28 @@ pub struct Model {
     pub provider_id: Option<i32>,
     pub user_lvm_size: i32,
 }
+
+fields!(Model {
+    tenant_id,
+    id,
+    name,
+    uuid,
+    serial,
+    hostname,
+    desired_state,
+    current_state,
+    note,
+    public_key,
+    status,
+    status_indication,
+    status_at,
+    created_at,
+    updated_at,
+    site_id,
+    metadata,
+    provider_id,
+    user_lvm_size,
+});
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]
 pub enum Relation {}

@@ -3,6 +3,7 @@
 use evenkeel_domain::hardware::{Gpu, Nic, Storage, Usb};
 use sea_orm::entity::prelude::*;
 
+use crate::fields::fields;
 use crate::rows::Kept;
 use crate::tx::Scoped;
 
@@ -40,6 +41,33 @@ pub struct Model {
     pub created_at: DateTimeUtc,
     pub updated_at: DateTimeUtc,
 }
+
+fields!(Model {
+    tenant_id,
+    host_id,
+    serial_number,
+    memory_bytes,
+    cpu_model,
+    cpu_capabilities,
+    cpu_architecture,
+    cpu_topology,
+    cpu_sockets,
+    cpu_cores,
+    cpu_threads,
+    product_name,
+    bios_version,
+    bios_release_date,
+    bios_vendor,
+    bmc_kind,
+    bmc_ip,
+    storages,
+    nics,
+    usbs,
+    gpus,
+    digest,
+    created_at,
+    updated_at,
+});
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]
 pub enum Relation {}

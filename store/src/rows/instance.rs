@@ -2,6 +2,7 @@
 
 use sea_orm::entity::prelude::*;
 
+use crate::fields::fields;
 use crate::keyed::Keyed;
 use crate::tx::Scoped;
 
@@ -22,6 +23,20 @@ pub struct Model {
     pub updated_at: DateTimeUtc,
     pub local_account_id: Option<i32>,
 }
+
+fields!(Model {
+    tenant_id,
+    id,
+    host_id,
+    name,
+    kind,
+    desired_state,
+    current_state,
+    security_feature,
+    created_at,
+    updated_at,
+    local_account_id,
+});
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]
 pub enum Relation {}

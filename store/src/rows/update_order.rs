@@ -2,6 +2,7 @@
 
 use sea_orm::entity::prelude::*;
 
+use crate::fields::fields;
 use crate::tx::Scoped;
 
 #[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
@@ -17,6 +18,16 @@ pub struct Model {
     pub reason: String,
     pub made_by: String,
 }
+
+fields!(Model {
+    tenant_id,
+    instance_id,
+    kind,
+    given_at,
+    until_at,
+    reason,
+    made_by,
+});
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]
 pub enum Relation {}

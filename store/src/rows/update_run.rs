@@ -4,6 +4,7 @@ use evenkeel_domain::package::PackageChange;
 use evenkeel_domain::run::{Account, ImageChange, Origin};
 use sea_orm::entity::prelude::*;
 
+use crate::fields::fields;
 use crate::keyed::Keyed;
 use crate::rows::Kept;
 use crate::tx::Scoped;
@@ -41,6 +42,36 @@ pub struct Model {
     pub account: Kept<Account>,
     pub image: Option<Kept<ImageChange>>,
 }
+
+fields!(Model {
+    tenant_id,
+    id,
+    instance_id,
+    name,
+    description,
+    attempt,
+    policy_id,
+    origin,
+    target_digest,
+    state,
+    state_since,
+    changed,
+    cause,
+    failure_kind,
+    failure,
+    packages,
+    log,
+    sequence,
+    generation,
+    granted_at,
+    started_at,
+    ended_at,
+    granted_kind,
+    granted_id,
+    packages_digest,
+    account,
+    image,
+});
 
 #[derive(Clone, Copy, Debug, EnumIter, DeriveRelation)]
 pub enum Relation {}

@@ -6,15 +6,16 @@ use evenkeel_domain::id::RunId;
 use evenkeel_domain::instance::Instance;
 use evenkeel_domain::run::UpdateRun;
 use evenkeel_domain::text::Name;
-use sea_orm::{FromQueryResult, QueryResult};
+use sea_orm::QueryResult;
 
 use crate::error::StoreError;
+use crate::fields::{self, Reader};
 use crate::instances;
 use crate::keyed::Keyed;
 use crate::related::{self, Related, Sought};
 use crate::rows::named;
 use crate::rows::update_run::{Entity, Model};
-use crate::tx::{Tx, columns, each, ids_in, one};
+use crate::tx::{Tx, each, ids_in, one};
 
 /// A run with where it happened.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,8 +30,8 @@ pub struct WholeRun {
 
 /// What is read of runs `r`.
 fn shown() -> String {
-    let run = columns::<Entity>("r");
-    format!("{run}, {}, h.name AS host_name", instances::columns())
+    let run = fields::columns::<Model>("r");
+    format!("{run}, {}, h.name", instances::columns())
 }
 
 /// Where that is.
@@ -89,10 +90,11 @@ pub async fn find_many_whole(tx: &Tx, ids: &[RunId]) -> Result<Vec<WholeRun>, St
 }
 
 fn whole(row: &QueryResult) -> Result<WholeRun, StoreError> {
-    let run = Model::from_query_result(row, "r_")?;
+    let mut row = Reader::new(row);
+    let run: Model = row.fields()?;
     let id = run.id;
-    let instance = instances::from_row(row)?;
-    let name: String = row.try_get("", "host_name")?;
+    let instance = instances::read_one(&mut row)?;
+    let name: String = row.take()?;
     let name = Name::parse("name", &name).ok();
     Ok(WholeRun {
         run: run.try_into()?,
