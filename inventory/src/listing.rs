@@ -88,13 +88,14 @@ pub trait Rows: Send + Sync {
     /// How many of a whole list are in memory at once.
     fn piece(&self) -> u32;
 
-    /// The JSON of those with these ids, in the order of the ids and separated by commas.
-    fn text<'a>(
+    /// Adds those with these ids to a text, in the order of the ids.
+    fn tell<'a>(
         &'a self,
         app: &'a Inventory,
         tx: &'a Tx,
         ids: &'a [u32],
-    ) -> BoxFuture<'a, Result<Vec<u8>, Problem>>;
+        text: &'a mut Text,
+    ) -> BoxFuture<'a, Result<(), Problem>>;
 }
 
 impl<L: Listed> Rows for L {
@@ -110,15 +111,16 @@ impl<L: Listed> Rows for L {
         L::PIECE
     }
 
-    fn text<'a>(
+    fn tell<'a>(
         &'a self,
         app: &'a Inventory,
         tx: &'a Tx,
         ids: &'a [u32],
-    ) -> BoxFuture<'a, Result<Vec<u8>, Problem>> {
+        text: &'a mut Text,
+    ) -> BoxFuture<'a, Result<(), Problem>> {
         Box::pin(async move {
             let items = self.load(app, tx, ids).await?;
-            text::items(&items)
+            text.push(&items)
         })
     }
 }
@@ -203,7 +205,7 @@ impl Wanted {
             };
             let chosen = stored::page(&tx, &part.listing, &from, size.into()).await?;
             text.begin(part.rows.key());
-            text.push(&part.rows.text(app, &tx, &chosen.ids).await?);
+            part.rows.tell(app, &tx, &chosen.ids, &mut text).await?;
             text.end();
             total += chosen.total;
             next = next.or(chosen.next);

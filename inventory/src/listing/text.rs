@@ -4,6 +4,9 @@ use serde::Serialize;
 
 use crate::problem::Problem;
 
+/// The most room that is made ahead for items, in bytes: the text lives until its client has taken it.
+const MOST_AHEAD: usize = 1 << 20;
+
 /// The text of an answer with one list or several, as far as it is written.
 #[derive(Debug, Default)]
 pub struct Text {
@@ -30,18 +33,26 @@ impl Text {
         (self.has_lists, self.has_items) = (true, false);
     }
 
-    /// Adds items, written already and separated by commas.
-    pub fn push(&mut self, items: &[u8]) {
-        if items.is_empty() {
-            return;
+    /// Adds items. If one of them cannot be shown, the text is of no use any more.
+    pub fn push<T: Serialize>(&mut self, items: &[T]) -> Result<(), Problem> {
+        let begin = self.bytes.len();
+        for (place, item) in items.iter().enumerate() {
+            if place == 1 {
+                // The others are about as long as the first.
+                let one = self.bytes.len() - begin;
+                let all = (one + one / 8).saturating_mul(items.len());
+                self.bytes.reserve(all.min(MOST_AHEAD));
+            }
+            if self.has_items {
+                self.bytes.push(b',');
+            }
+            serde_json::to_writer(&mut self.bytes, item).map_err(|error| {
+                tracing::error!(%error, "an item of a list cannot be shown");
+                Problem::internal()
+            })?;
+            self.has_items = true;
         }
-        // With room for what stands behind them: they are long.
-        self.bytes.reserve(items.len() + 256);
-        if self.has_items {
-            self.bytes.push(b',');
-        }
-        self.bytes.extend_from_slice(items);
-        self.has_items = true;
+        Ok(())
     }
 
     /// Ends the list.
@@ -68,25 +79,6 @@ impl Text {
     }
 }
 
-/// Items as JSON, separated by commas.
-pub fn items<T: Serialize>(items: &[T]) -> Result<Vec<u8>, Problem> {
-    let mut bytes = Vec::new();
-    for (place, item) in items.iter().enumerate() {
-        if place == 1 {
-            // The others are about as long as the first.
-            bytes.reserve((bytes.len() + bytes.len() / 8).saturating_mul(items.len()));
-        }
-        if place > 0 {
-            bytes.push(b',');
-        }
-        serde_json::to_writer(&mut bytes, item).map_err(|error| {
-            tracing::error!(%error, "an item of a list cannot be shown");
-            Problem::internal()
-        })?;
-    }
-    Ok(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -103,7 +95,7 @@ mod tests {
         text.begin("hosts");
         let mut whole = text.take();
         for piece in [&[1, 2][..], &[], &[3]] {
-            text.push(&items(piece).expect("JSON"));
+            text.push(piece).expect("JSON");
             whole.extend(text.take());
         }
         text.end();
@@ -123,7 +115,7 @@ mod tests {
         let mut text = Text::default();
         for (key, number) in [("single", 1), ("repeated", 2)] {
             text.begin(key);
-            text.push(&items(&[number]).expect("JSON"));
+            text.push(&[number]).expect("JSON");
             text.end();
         }
         let wanted = json!({

@@ -116,8 +116,9 @@ impl Telling {
         {
             let ids = cursor.next(&self.tx, room).await?;
             if !ids.is_empty() {
-                let items = part.rows.text(&self.app, &self.tx, &ids).await?;
-                self.text.push(&items);
+                part.rows
+                    .tell(&self.app, &self.tx, &ids, &mut self.text)
+                    .await?;
             }
             let left = room.saturating_sub(u32::try_from(ids.len()).unwrap_or(room));
             // A cursor gives less than it was asked for only at its end.
