@@ -52,6 +52,9 @@ pub struct Store {
     pub(crate) patience: Duration,
     /// Told when something was committed that may be read in the change log.
     pub(crate) written: Arc<Notify>,
+    /// What the program is wrong about, in a test.
+    #[cfg(feature = "testing")]
+    pub(crate) mistake: Option<crate::testing::Mistake>,
 }
 
 /// How long a connection may take to come to rest that nobody uses any more.
@@ -115,6 +118,8 @@ impl Store {
             url: Secret::new(url),
             patience: options.statement_timeout + options.acquire_timeout,
             written: Arc::default(),
+            #[cfg(feature = "testing")]
+            mistake: None,
         })
     }
 

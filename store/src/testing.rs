@@ -93,6 +93,40 @@ pub async fn misled(store: &Store, asked: TenantId, shown: TenantId) -> Tx {
     tx
 }
 
+/// Two projects that a wrong program takes for each other: whoever enters one of them is served with what it asks of the
+/// other one.
+#[derive(Clone, Copy, Debug)]
+pub struct Mistake {
+    /// The projects.
+    pub between: [TenantId; 2],
+    /// Whether the database shows the wrong one as well: what would be told without its walls.
+    pub without_walls: bool,
+}
+
+impl Mistake {
+    /// A transaction as it is opened by mistake.
+    pub(crate) async fn made(&self, entered: Tx) -> Result<Tx, StoreError> {
+        let [one, other] = self.between;
+        let asked = match entered.tenant() {
+            tenant if tenant == one => other,
+            tenant if tenant == other => one,
+            _ => return Ok(entered),
+        };
+        if self.without_walls {
+            entered.set("evenkeel.tenant", &asked.to_string()).await?;
+        }
+        Ok(entered.asking_for(asked))
+    }
+}
+
+/// The store of a program that makes a mistake.
+#[must_use]
+pub fn mistaken(store: &Store, mistake: Mistake) -> Store {
+    let mut mistaken = store.clone();
+    mistaken.mistake = Some(mistake);
+    mistaken
+}
+
 /// All that the database holds of a project: one text a row, behind the name of its table.
 pub async fn rows_of(store: &Store, tenant: TenantId) -> Vec<String> {
     let tx = store.tenant(tenant).await.expect("a transaction");

@@ -109,12 +109,17 @@ impl Tx {
             return Ok(None);
         };
         let tenant: Option<Uuid> = row.try_get_by_index(0)?;
-        let tenant = tenant.map(TenantId::new);
-        Ok(tenant.map(|tenant| Self {
+        let entered = tenant.map(|tenant| Self {
             open: tx,
-            tenant,
+            tenant: TenantId::new(tenant),
             written: told_by(store, how),
-        }))
+        });
+        #[cfg(feature = "testing")]
+        let entered = match (entered, &store.mistake) {
+            (Some(entered), Some(mistake)) => Some(mistake.made(entered).await?),
+            (entered, _) => entered,
+        };
+        Ok(entered)
     }
 
     /// The project.
@@ -167,6 +172,12 @@ impl Tx {
     /// The database cannot be reached.
     pub async fn judge_wanted(&self) -> Result<(), StoreError> {
         self.advisory("pg_advisory_xact_lock_shared").await
+    }
+
+    /// The same transaction of a program that asks for another project, for a test.
+    #[cfg(feature = "testing")]
+    pub(crate) fn asking_for(self, tenant: TenantId) -> Self {
+        Self { tenant, ..self }
     }
 
     /// Changes a setting until the end of the transaction, for a test.

@@ -76,13 +76,7 @@ impl House {
         let clock = TestClock::new(noon());
         let signing = Keys::open(keys.path()).expect("a key");
         let authority = Arc::new(Authority::new(signing, AuthSettings::default()));
-        let router = router(Inventory {
-            store: store.clone(),
-            clock: Arc::new(clock.clone()),
-            authority: Arc::clone(&authority),
-            ca_digest: Some("ab".repeat(32)),
-            settings,
-        });
+        let router = serve(&store, &clock, &authority, settings);
         let ours = project(&store, "ours").await;
         let theirs = project(&store, "theirs").await;
         Self {
@@ -94,6 +88,11 @@ impl House {
             theirs,
             _keys: keys,
         }
+    }
+
+    /// The same as a program with another store serves it.
+    pub fn served_by(&self, store: &Store) -> Router {
+        serve(store, &self.clock, &self.authority, Settings::default())
     }
 
     /// The token of somebody.
@@ -392,6 +391,21 @@ fn happening(sequence: u32, event: RunEvent, evidence: Evidence) -> Happening {
         evidence,
         ..Happening::of(event)
     }
+}
+
+fn serve(
+    store: &Store,
+    clock: &TestClock,
+    authority: &Arc<Authority>,
+    settings: Settings,
+) -> Router {
+    router(Inventory {
+        store: store.clone(),
+        clock: Arc::new(clock.clone()),
+        authority: Arc::clone(authority),
+        ca_digest: Some("ab".repeat(32)),
+        settings,
+    })
 }
 
 async fn project(store: &Store, name: &str) -> TenantId {

@@ -4,6 +4,7 @@ mod attempts;
 mod bodies;
 mod dice;
 mod filters;
+mod mistaken;
 mod secrets;
 mod side;
 mod world;

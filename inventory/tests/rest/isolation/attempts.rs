@@ -61,6 +61,14 @@ impl Attempt {
         Self { said, ..self }
     }
 
+    /// Whether it is about projects themselves and not about what is in one.
+    pub fn is_about_projects(&self) -> bool {
+        let path = self.what.split_once(' ').map_or("", |(_, path)| path);
+        let path = path.split('?').next().unwrap_or_default();
+        let below = path.strip_prefix("/v1/projects");
+        below.is_some_and(|below| !below.trim_start_matches('/').contains('/'))
+    }
+
     /// All that was said with it.
     pub fn said(&self) -> String {
         let Self {
