@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 
 use crate::error::StoreError;
 use crate::pool::{Store, StoreOptions};
-use crate::tx::{Tx, all, begins, execute};
+use crate::tx::{Tx, all, begins};
 
 static SERVER: OnceCell<Server> = OnceCell::const_new();
 
@@ -85,12 +85,8 @@ pub fn counting(store: &Store) -> (Store, Arc<Counts>) {
 
 /// A transaction as a wrong program would open it: its queries ask for one project, and the database shows it another.
 pub async fn misled(store: &Store, asked: TenantId, shown: TenantId) -> Tx {
-    let tx = store.tenant(asked).await.expect("a transaction");
-    let sql = "SELECT set_config('evenkeel.tenant', $1, true)";
-    execute(tx.conn(), sql, [shown.to_string().into()])
-        .await
-        .expect("another scope");
-    tx
+    let tx = store.tenant(shown).await.expect("a transaction");
+    tx.asking_for(asked)
 }
 
 /// Two projects that a wrong program takes for each other: whoever enters one of them is served with what it asks of the

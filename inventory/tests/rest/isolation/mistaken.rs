@@ -13,12 +13,9 @@ use super::attempts::{Attempt, attempt};
 use super::dice::Dice;
 use super::secrets::Secrets;
 use super::side::Side;
-use super::world::World;
+use super::world::{AT_ONCE, World};
 use super::{TRIES, seed};
 use crate::house::{House, Who, text_of};
-
-/// How many ask at the same time.
-const AT_ONCE: usize = 6;
 
 /// How often it is tried without the walls: enough to see that they are what held.
 const WITHOUT_WALLS: usize = 300;

@@ -15,7 +15,7 @@ use crate::house::{House, Things, read, text_of};
 use crate::statuses::operations;
 
 /// How many ask at the same time.
-const AT_ONCE: usize = 6;
+pub const AT_ONCE: usize = 6;
 
 /// Of so many attempts one is made again with ids that nobody has.
 const TWINS: usize = 6;
