@@ -135,7 +135,7 @@ async fn open_at(tx: &Tx, listing: &Listing, at: Time) -> Result<Filter, Problem
     }
 }
 
-/// Schedules that open once, and are open at an instant: begun, and not over.
+/// Schedules that open once, and are open at an instant: begun, and not over before it.
 fn between(resource: Resource, at: Time) -> Option<Filter> {
     let (start, end) = (
         resource.field("start_seconds")?,
@@ -152,7 +152,7 @@ fn between(resource: Resource, at: Time) -> Option<Filter> {
         test(start, Condition::Time(Comparison::LessOrEqual, at)),
         Filter::Any(vec![
             test(end, Condition::Unset),
-            test(end, Condition::Time(Comparison::Greater, at)),
+            test(end, Condition::Time(Comparison::GreaterOrEqual, at)),
         ]),
     ]))
 }

@@ -2,6 +2,7 @@
 
 use axum::extract::State;
 use axum::response::Response;
+use chrono::TimeDelta;
 use evenkeel_api::schedule::{
     RepeatedScheduleInput, RepeatedScheduleList, RepeatedScheduleResource,
 };
@@ -67,16 +68,17 @@ async fn found(tx: &Tx, ids: &[u32]) -> Result<Vec<RepeatedSchedule>, StoreError
     }))
 }
 
-/// The ids of those of these schedules that are open at an instant.
+/// The ids of those of these schedules that are open in a second. That in which a window ends counts with it, as the
+/// ancestor has it (northbound §2.4), though nothing is begun in it any more.
 pub(super) async fn open_at(
     tx: &Tx,
     ids: &[u32],
     at: Time,
 ) -> Result<Vec<RepeatedScheduleId>, StoreError> {
     let found = found(tx, ids).await?;
-    let open = found
-        .iter()
-        .filter(|schedule| schedule.spec.open(at).is_some());
+    let just_before = at - TimeDelta::seconds(1);
+    let is_open = |spec: &RepeatedSpec| spec.open(at).or_else(|| spec.open(just_before)).is_some();
+    let open = found.iter().filter(|schedule| is_open(&schedule.spec));
     Ok(open.map(|schedule| schedule.id).collect())
 }
 

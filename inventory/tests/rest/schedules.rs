@@ -75,12 +75,12 @@ async fn only_those_are_listed_that_are_open_at_an_instant() {
         (0, ""),
         (3_599, ""),
         (3_600, "tonight"),
-        (7_199, "tonight"),
-        (7_200, ""),
+        (7_200, "tonight"),
+        (7_201, ""),
         (46_799, ""),
         (46_800, "every night"),
-        (53_999, "every night"),
-        (54_000, ""),
+        (54_000, "every night"),
+        (54_001, ""),
     ] {
         let query = format!("unixEpoch={}", house.seconds(from_now));
         assert_eq!(names(&house, &query).await, wanted, "after {from_now} s");
