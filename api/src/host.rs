@@ -221,45 +221,47 @@ impl Input for HostRegister {
 /// Evenkeel does no out-of-band management: the fields for it are there because clients send back what they were given.
 /// Whoever asks for something with one of them is told that it cannot be done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HostInput {
     /// For people; may be empty, not unique.
     #[schema(max_length = 50, pattern = "^$|^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
     /// The machine's UUID; may be empty. It counts when the host is made, and is passed over later.
-    #[serde(skip_serializing_if = "is_usual")]
+    #[serde(default, skip_serializing_if = "is_usual")]
     #[schema(
         max_length = 36,
         pattern = "^$|^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
     )]
     pub uuid: String,
     /// The site that it stands at; empty for none.
+    #[serde(default)]
     #[schema(pattern = "^$|^site-[0-9a-f]{8}$")]
     pub site_id: String,
     /// Its labels; no key twice.
+    #[serde(default)]
     #[schema(max_items = 100)]
     pub metadata: Vec<MetadataItem>,
     /// Power, wanted. Only `POWER_STATE_UNSPECIFIED`: it cannot be switched.
-    #[serde(skip_serializing_if = "is_usual")]
+    #[serde(default, skip_serializing_if = "is_usual")]
     pub desired_power_state: PowerState,
     /// How a change of power is made. Only `POWER_COMMAND_POLICY_UNSPECIFIED`: it cannot be switched.
-    #[serde(skip_serializing_if = "is_usual")]
+    #[serde(default, skip_serializing_if = "is_usual")]
     pub power_command_policy: PowerCommandPolicy,
     /// Active management, wanted. Only `AMT_STATE_UNSPECIFIED`: it cannot be set up.
-    #[serde(skip_serializing_if = "is_usual")]
+    #[serde(default, skip_serializing_if = "is_usual")]
     pub desired_amt_state: AmtState,
     /// How active management is controlled. Only `AMT_CONTROL_MODE_UNSPECIFIED`: it cannot be set up.
-    #[serde(skip_serializing_if = "is_usual")]
+    #[serde(default, skip_serializing_if = "is_usual")]
     pub amt_control_mode: AmtControlMode,
     /// The domain that active management trusts. Only empty: it cannot be set up.
-    #[serde(skip_serializing_if = "is_usual")]
+    #[serde(default, skip_serializing_if = "is_usual")]
     #[schema(max_length = 0)]
     pub amt_dns_suffix: String,
     /// Remote screen and keyboard, wanted. Only `KVM_STATE_UNSPECIFIED`: there are none.
-    #[serde(skip_serializing_if = "is_usual")]
+    #[serde(default, skip_serializing_if = "is_usual")]
     pub desired_kvm_state: KvmState,
     /// The serial console, wanted. Only `SOL_STATE_UNSPECIFIED`: there is none.
-    #[serde(skip_serializing_if = "is_usual")]
+    #[serde(default, skip_serializing_if = "is_usual")]
     pub desired_sol_state: SolState,
 }
 

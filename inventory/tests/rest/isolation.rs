@@ -178,7 +178,7 @@ fn naming(ours: &Things, start: i64) -> Vec<(&'static str, Value, &'static str)>
         body[field] = json!(id);
         body
     };
-    let at = json!({"siteId": ours.site});
+    let at = json!({"name": "edge", "siteId": ours.site});
     let register = json!({"serialNumber": "THEIRS3", "siteId": ours.site});
     let link = json!({"osUpdatePolicyID": ours.policy});
     let assign = json!({"osUpdatePolicyId": ours.policy});

@@ -42,7 +42,7 @@ POST regions | {"metadata": [{"key": "a", "value": "b c"}]} | 400 InvalidArgumen
 POST regions | {"metadata": [{"key": "a", "value": "\u0000"}]} | 400 InvalidArgument metadata
 PUT regions/<region> | {"metadata": [{"key": "a", "value": "1"}, {"key": "a", "value": "1"}]} | 400 InvalidArgument metadata
 PATCH sites/<site> | {"metadata": [{"key": "a", "value": "1"}, {"key": "a", "value": "2"}]} | 400 InvalidArgument metadata
-PUT compute/hosts/<host> | {"metadata": [{"key": "a", "value": "1"}, {"key": "a", "value": "2"}]} | 400 InvalidArgument metadata
+PUT compute/hosts/<host> | {"name": "half", "metadata": [{"key": "a", "value": "1"}, {"key": "a", "value": "2"}]} | 400 InvalidArgument metadata
 
 POST sites | {"name": "a;b"} | 400 InvalidArgument name
 POST sites | {"regionId": "site-00000001"} | 400 InvalidArgument regionId
@@ -56,6 +56,10 @@ DELETE sites/<site> | - | 400 FailedPrecondition -
 GET locations?name=<1001>&showSites=true | - | 400 InvalidArgument name
 GET locations?name=a&showSites= | - | 400 InvalidArgument showSites
 
+POST compute/hosts | {"name": null} | 400 InvalidArgument name
+PUT compute/hosts/<host> | {"name": null} | 400 InvalidArgument name
+PATCH compute/hosts/<host> | {"siteId": "", "name": null} | 400 InvalidArgument name
+PATCH compute/hosts/<host>?fieldMask=siteId,name | {"siteId": ""} | 400 InvalidArgument name
 POST compute/hosts | {"uuid": "01234567-89ab-cdef-0123-456789abcdeg"} | 400 InvalidArgument uuid
 POST compute/hosts | {"uuid": "0123456789abcdef0123456789abcdef"} | 400 InvalidArgument uuid
 POST compute/hosts | {"uuid": "{01234567-89ab-cdef-0123-456789abcd}"} | 400 InvalidArgument uuid

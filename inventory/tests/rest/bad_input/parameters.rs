@@ -35,6 +35,8 @@ fn good_body(house: &House, path: &str) -> Value {
         json!({"osUpdatePolicyId": "osupdatepolicy-00000000"})
     } else if path.ends_with("/order") {
         json!({"kind": "now"})
+    } else if path.ends_with("/compute/hosts/{resourceId}") {
+        json!({"name": "edge"})
     } else {
         json!({})
     }

@@ -110,6 +110,9 @@ pub fn before(what: &str, own: &Things, world: &World<'_>) -> Value {
         }
         return body;
     }
+    if path.starts_with("compute/hosts/host-") {
+        return json!({"name": world.attacker.mark});
+    }
     match path {
         "compute/instances" if is_new => {
             json!({"hostID": world.attacker.spare, "osID": own.os})
