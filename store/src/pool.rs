@@ -93,6 +93,9 @@ impl Store {
             ("lock_timeout", options.lock_timeout.as_millis().to_string()),
             // To compile a statement takes longer than any of ours, however dear the planner thinks it.
             ("jit", "off".to_owned()),
+            // What is looked for has an index. A plan that was made while a table was short is kept while it grows, and would
+            // read all of it for each row (docs/adr/0023).
+            ("enable_seqscan", "off".to_owned()),
             (
                 "idle_in_transaction_session_timeout",
                 IDLE_TRANSACTION.to_owned(),

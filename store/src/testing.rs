@@ -143,6 +143,17 @@ pub async fn rows_of(store: &Store, tenant: TenantId) -> Vec<String> {
     found
 }
 
+/// The tables that a transaction's connection has read from their beginning to their end, and how often, as far as it
+/// remembers (`pg_stat_xact_user_tables`).
+pub async fn read_whole(tx: &Tx) -> Vec<String> {
+    let sql = "SELECT relname || ' ' || seq_scan FROM pg_stat_xact_user_tables WHERE seq_scan > 0 ORDER BY 1";
+    let mut found = Vec::new();
+    for row in all(tx.conn(), sql, []).await.expect("the tables") {
+        found.push(row.try_get_by_index(0).expect("a text"));
+    }
+    found
+}
+
 /// What a lock that others hold for too long makes of a call.
 #[must_use]
 pub fn busy() -> StoreError {

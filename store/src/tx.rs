@@ -265,7 +265,10 @@ type Settings<'a> = Vec<(&'static str, &'a str)>;
 fn settings(how: &Entry) -> Settings<'_> {
     match how {
         Entry::Read => Vec::new(),
-        Entry::Snapshot => vec![("idle_in_transaction_session_timeout", PATIENCE)],
+        Entry::Snapshot => vec![
+            ("idle_in_transaction_session_timeout", PATIENCE),
+            ("enable_seqscan", "on"),
+        ],
         Entry::Write(actor) => noted(actor),
     }
 }

@@ -319,7 +319,7 @@ async fn what_is_named_exactly_is_not_looked_for_everywhere() {
     let store = fresh_store().await;
     let tenant = project(&store, "ours").await;
     crowd(&store, tenant).await;
-    let tx = store.tenant(tenant).await.expect("a transaction");
+    let tx = store.snapshot(tenant).await.expect("a snapshot");
     let start = listing::From::Offset(0);
     for filter in [
         "resourceId = 'host-80019919'",

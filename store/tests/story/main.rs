@@ -6,6 +6,7 @@ mod briefs;
 mod day_zero;
 mod deletion;
 mod fill;
+mod growing;
 mod hosts;
 mod house;
 mod housekeeping;
