@@ -141,7 +141,7 @@ pub async fn get_host(
     one(&tx, id).await
 }
 
-/// Describe a host anew: its name, its site and its labels. What is left out is emptied.
+/// Describe a host anew: its name, its site and its labels. Site and labels that are left out are emptied.
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/compute/hosts/{resourceId}", tag = "hosts", params(Item),
     request_body = HostInput,
