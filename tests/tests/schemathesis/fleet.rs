@@ -12,6 +12,12 @@ use crate::machine::{Machine, serial, uuid};
 const KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKWgaT7WKT07Pm5NEz0UAXEHyTLR9J6ABq8E6K/IaAwI alice@desk";
 
+/// A registry that is away: a sync can be asked for, and is told to have failed. Without any, nobody may ask, and who is
+/// not let in is all that is heard of that operation.
+pub const REGISTRY: &str = "[os_resource_manager]\nat_start = false\n\
+    [os_resource_manager.default]\nregistry = \"release\"\nrevision = \"1.0.0\"\n\
+    [os_resource_manager.registries.release]\naddress = \"oci:/nonexistent/registry\"\ntrust = \"off\"\n";
+
 /// Where things are.
 struct Places {
     region: String,

@@ -19,7 +19,7 @@ use std::time::Duration;
 use evenkeel_tests::history::{Desk, Replicas, number, say};
 use serde_json::Value;
 
-use self::fleet::furnish;
+use self::fleet::{REGISTRY, furnish};
 use self::tool::{Tool, Verdict};
 
 /// What must hold for every answer.
@@ -33,7 +33,7 @@ async fn the_program_answers_as_its_document_says() {
     let Some(tool) = Tool::open().await else {
         return;
     };
-    let replicas = Replicas::start(1, "").await;
+    let replicas = Replicas::start(1, REGISTRY).await;
     let desk = Desk::new(&replicas.rest(), &replicas.token());
     furnish(&replicas, &desk).await;
 
