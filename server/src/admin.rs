@@ -58,7 +58,6 @@ async fn ready(State(admin): State<Admin>) -> Response {
 
 async fn scrape(State(admin): State<Admin>) -> Response {
     crate::observe::look_at_process();
-    admin.metrics.run_upkeep();
     let format = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (format, admin.metrics.render()).into_response()
 }

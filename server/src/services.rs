@@ -145,7 +145,7 @@ impl Listeners {
         house: &House,
         life: &Lifecycle,
     ) -> anyhow::Result<()> {
-        let metrics = observe::install()?;
+        let metrics = observe::install(life)?;
         house.authority.keep_fresh(life)?;
         tell_hints(house, life);
         if self.southbound.is_some() || self.files.is_some() {
