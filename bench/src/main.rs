@@ -37,7 +37,10 @@ mod rest;
 mod seed;
 mod station;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Measures Evenkeel on this machine. All traffic stays on the loopback address.
 #[derive(Debug, Parser)]
@@ -49,6 +52,15 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    #[command(flatten)]
+    Measure(Measure),
+    #[command(flatten)]
+    Measured(Measured),
+}
+
+/// The benchmarks.
+#[derive(Debug, Subcommand)]
+enum Measure {
     /// Polls of nodes that have nothing new to say, and beside them a bare gRPC echo with the same messages.
     Poll(poll::Args),
     /// What the agent weighs: its size, its memory at rest and during an update, and how often it wakes. Needs root.
@@ -63,6 +75,11 @@ enum Command {
     /// Operating systems: a sync of many profiles, reading their documents, how soon a fleet is told of a newer image, and
     /// files as nodes fetch them. Fails if a sync is not good, or a node or a file does not become what it should.
     Os(os::Args),
+}
+
+/// What the benchmarks start.
+#[derive(Debug, Subcommand)]
+enum Measured {
     /// What drives the nodes of a fleet, as a process of its own. It is told what to do on its standard input.
     #[command(hide = true)]
     Drive,
@@ -78,28 +95,62 @@ enum Command {
     Echo(echo::Args),
 }
 
-fn main() -> anyhow::Result<std::process::ExitCode> {
+fn main() -> anyhow::Result<ExitCode> {
     // A second provider that somebody installed first would do as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let command = Cli::parse().command;
     let mut runtime = match command {
         // It shares the machine with what is measured, and has nothing to do beside.
-        Command::Drive => tokio::runtime::Builder::new_current_thread(),
+        Command::Measured(Measured::Drive) => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
     runtime.enable_all().build()?.block_on(async {
         match command {
-            Command::Poll(args) => poll::run(&args).await,
-            Command::Agent(args) => agent::run(&args).await,
-            Command::Rest(args) => rest::run(&args).await,
-            Command::Fleet(args) => Box::pin(fleet::run(&args)).await,
-            Command::Os(args) => Box::pin(os::run(&args)).await,
-            Command::Drive => fleet::drive::run().await,
-            Command::Echo(args) => echo::run(&args).await,
-            Command::Serve { arguments } => {
+            Command::Measure(benchmark) => until_asked_to_end(Box::pin(benchmark.run())).await,
+            Command::Measured(measured) => measured.run().await,
+        }
+    })
+}
+
+impl Measure {
+    async fn run(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Poll(args) => poll::run(&args).await,
+            Self::Agent(args) => agent::run(&args).await,
+            Self::Rest(args) => rest::run(&args).await,
+            Self::Fleet(args) => fleet::run(&args).await,
+            Self::Os(args) => os::run(&args).await,
+        }
+    }
+}
+
+impl Measured {
+    async fn run(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Drive => fleet::drive::run().await,
+            Self::Echo(args) => echo::run(&args).await,
+            Self::Serve { arguments } => {
                 let line = std::iter::once("evenkeeld".to_owned()).chain(arguments);
                 Ok(evenkeel_server::run(evenkeel_server::Cli::try_parse_from(line)?).await)
             }
         }
-    })
+    }
+}
+
+/// What a benchmark started ends with it, also when it is asked to end before it is done.
+async fn until_asked_to_end(
+    benchmark: impl Future<Output = anyhow::Result<ExitCode>>,
+) -> anyhow::Result<ExitCode> {
+    let (mut interrupt, mut terminate) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    );
+    let signal = tokio::select! {
+        code = benchmark => return code,
+        _ = interrupt.recv() => SignalKind::interrupt(),
+        _ = terminate.recv() => SignalKind::terminate(),
+    };
+    // What a shell says of a program that a signal ended.
+    let code = u8::try_from(128 + signal.as_raw_value())?;
+    Ok(ExitCode::from(code))
 }

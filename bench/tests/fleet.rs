@@ -1,7 +1,10 @@
 //! The fleet benchmark itself: a small one goes all the way and says everything that it should.
 
-use std::process::Command;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::Value;
 
 /// What a program that reads the figures relies on.
@@ -120,4 +123,54 @@ fn what_goes_wrong_on_purpose_is_told_of() {
         manners,
         ["connects", "shakes-hands", "half-a-head", "half-a-message"]
     );
+}
+
+/// The processes that this one started.
+fn started_by(parent: u32) -> Vec<(Pid, String)> {
+    let entries = std::fs::read_dir("/proc").expect("processes").flatten();
+    let all = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let started = all.filter_map(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // Behind the name, which may hold anything, come the state and the parent.
+        let of = stat.rsplit(") ").next()?.split(' ').nth(1)?.parse::<u32>();
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
+        (of == Ok(parent)).then(|| Some((Pid::from_raw(pid)?, line)))?
+    });
+    started.collect()
+}
+
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the program is looked at from outside"
+)]
+fn what_a_benchmark_started_ends_with_it_when_it_is_asked_to_end() {
+    let mut benchmark = Command::new(env!("CARGO_BIN_EXE_evenkeel-bench"))
+        .args(["fleet", "--nodes", "100", "--for", "1h", "--no-echo"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start the benchmark");
+    let said = benchmark.stderr.take().expect("its words");
+    let mut said = BufReader::new(said).lines().map_while(Result::ok);
+    assert!(said.any(|line| line.starts_with("every node calls")));
+    let started = started_by(benchmark.id());
+    for role in ["\0serve\0", "\0drive\0"] {
+        assert!(
+            started.iter().any(|(_, line)| line.contains(role)),
+            "{started:?}"
+        );
+    }
+    let open = |(pid, _): &(Pid, String)| pidfd_open(*pid, PidfdFlags::empty());
+    let handles = started.iter().map(open).collect::<Result<Vec<_>, _>>();
+    let pid = i32::try_from(benchmark.id()).ok().and_then(Pid::from_raw);
+    kill_process(pid.expect("its id"), Signal::TERM).expect("ask it to end");
+    assert_eq!(benchmark.wait().expect("its end").code(), Some(143));
+    for (handle, who) in handles.expect("they are there").iter().zip(&started) {
+        let mut ended = [PollFd::new(handle, PollFlags::IN)];
+        let patience = Timespec {
+            tv_sec: 20,
+            tv_nsec: 0,
+        };
+        assert_eq!(poll(&mut ended, Some(&patience)), Ok(1), "{who:?} goes on");
+    }
 }
