@@ -20,6 +20,9 @@ const LASTING_PORTS: std::ops::Range<u16> = 20_000..32_000;
 /// it (docs/operating.md). What it has by itself, 128 MiB, is not.
 const SHARED_BUFFERS: &str = "1GB";
 
+/// How often it is looked how much memory is in use.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// How long the server may take to stop.
 const STOP_WITHIN: Duration = Duration::from_mins(1);
 
@@ -120,6 +123,23 @@ impl Station {
     /// Memory of the servers that is in use, in MiB.
     pub fn rss_mib(&self) -> f64 {
         self.pids().map(rss_of_mib).sum()
+    }
+
+    /// Waits for something, and gives with it how much memory of the servers was in use meanwhile, in MiB: half of the time
+    /// it was more. What is in use for a moment only, such as a batch that is written, does not count.
+    pub async fn rss_mib_while<T>(&self, future: impl Future<Output = T>) -> (T, f64) {
+        let mut future = std::pin::pin!(future);
+        let mut looks = tokio::time::interval(LOOK);
+        let mut found = Vec::new();
+        let output = loop {
+            tokio::select! {
+                output = &mut future => break output,
+                _ = looks.tick() => found.push(self.rss_mib()),
+            }
+        };
+        found.sort_by(f64::total_cmp);
+        let median = found.get(found.len() / 2).copied();
+        (output, median.unwrap_or_else(|| self.rss_mib()))
     }
 
     /// The most memory that the servers had in use since they began, or since [`Station::reset_peak`], in MiB.

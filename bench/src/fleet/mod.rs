@@ -283,8 +283,9 @@ impl<'a> Bench<'a> {
     async fn warm_up(&mut self) -> anyhow::Result<()> {
         remark("every node calls over shared connections");
         self.drivers.begin().await?;
-        self.drivers.listen(self.args.round()).await?;
-        let shared = self.station.rss_mib();
+        let round = self.drivers.listen(self.args.round());
+        let (round, shared) = self.station.rss_mib_while(round).await;
+        round?;
         self.report.vm_rss_mib_server_multiplexed = tidy(shared);
         remark(&format!("opening {} connections", self.args.kept()));
         self.drivers.keep().await?;
@@ -298,10 +299,10 @@ impl<'a> Bench<'a> {
     async fn measure(&mut self) -> anyhow::Result<()> {
         remark("measuring");
         let before = Scrape::of(&self.station).await?;
-        let slice = self.slice(self.args.length).await?;
+        let (slice, rss) = self.slice_and_rss(self.args.length).await?;
         let after = Scrape::of(&self.station).await?;
         self.note_calls(&slice);
-        self.note_memory(&after);
+        self.note_memory(&after, rss);
         self.report.hits_share = hits(&before, &after).map(tidy);
         let held = after.value("evenkeel_held_polls", "");
         self.report.held = held.map_or(u64::from(self.drivers.held()), whole);
@@ -313,12 +314,18 @@ impl<'a> Bench<'a> {
     }
 
     async fn slice(&mut self, length: Duration) -> anyhow::Result<Slice> {
+        Ok(self.slice_and_rss(length).await?.0)
+    }
+
+    async fn slice_and_rss(&mut self, length: Duration) -> anyhow::Result<(Slice, f64)> {
         let station = &self.station;
         let begin = || {
             let (server, postgres) = station.meters();
             vec![server, postgres]
         };
-        self.drivers.measure(length, begin).await
+        let measured = self.drivers.measure(length, begin);
+        let (slice, rss) = station.rss_mib_while(measured).await;
+        Ok((slice?, rss))
     }
 
     fn note_calls(&mut self, slice: &Slice) {
@@ -341,12 +348,12 @@ impl<'a> Bench<'a> {
         report.cpu_us_per_node_minute = tidy(spent / nodes / (slice.length() / 60.0));
     }
 
-    fn note_memory(&mut self, metrics: &Scrape) {
+    fn note_memory(&mut self, metrics: &Scrape, rss: f64) {
         let report = &mut self.report;
         let (server, postgres) = self.station.meters();
         report.rss_mib_server = tidy(server.rss_mib());
         report.rss_mib_postgres = tidy(postgres.rss_mib());
-        report.vm_rss_mib_server = tidy(self.station.rss_mib());
+        report.vm_rss_mib_server = tidy(rss);
         let grown = report.vm_rss_mib_server - report.vm_rss_mib_server_multiplexed;
         let kept = f64::from(report.kept_connections);
         report.kib_per_kept_connection = (0.0 < kept).then(|| tidy(grown * 1_024.0 / kept));
