@@ -1,6 +1,7 @@
 //! The message of a call while it arrives. A call that was taken on counts as one that is under way, so those whose messages
 //! do not come would soon keep all others out: they count no more once they wait, and are given up in the end, or at once if too
-//! many wait.
+//! many wait. What has come of a message is in memory, and nobody knows yet whose it is: if long ones take too much, the one
+//! that grows is given up.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::codegen::Bytes;
 
-use crate::load::{Late, Load};
+use crate::load::{Late, Load, Weight};
 
 /// How long a message may be in coming before its call counts no more among those that are under way.
 const AT_ONCE: Duration = Duration::from_millis(100);
@@ -26,6 +27,7 @@ pub struct Arriving<B> {
     message: B,
     load: Arc<Load>,
     wait: Wait,
+    weight: Weight,
 }
 
 /// How long it has been waited for.
@@ -44,6 +46,7 @@ impl<B> Arriving<B> {
     pub fn new(message: B, load: Arc<Load>) -> Self {
         Self {
             message,
+            weight: Weight::new(Arc::clone(&load)),
             load,
             wait: Wait::Not,
         }
@@ -90,6 +93,12 @@ where
         if let Poll::Ready(frame) = Pin::new(&mut this.message).poll_frame(context) {
             if frame.is_none() || this.message.is_end_stream() {
                 this.wait = Wait::Not;
+            }
+            let come = frame
+                .as_ref()
+                .and_then(|frame| frame.as_ref().ok()?.data_ref());
+            if let Err(busy) = this.weight.add(come.map_or(0, Bytes::len)) {
+                return Poll::Ready(Some(Err(busy.status().into())));
             }
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
@@ -186,6 +195,49 @@ mod tests {
         let mut third = Arriving::new(Part(None), Arc::clone(&load));
         let rest = tokio::time::timeout(2 * AT_ONCE, next(&mut third)).await;
         assert!(rest.is_err(), "there is room again");
+    }
+
+    /// A message that is sent on and on.
+    #[derive(Debug)]
+    struct Long;
+
+    impl Body for Long {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[0; 1 << 10])))))
+        }
+    }
+
+    #[tokio::test]
+    async fn long_messages_take_no_more_memory_than_they_may() {
+        let load = Arc::new(Load::new(LoadSettings {
+            message_memory: 100 << 10,
+            ..LoadSettings::default()
+        }));
+        let mut first = Arriving::new(Long, Arc::clone(&load));
+        for _ in 0..164 {
+            assert!(next(&mut first).await.is_some_and(|part| part.is_ok()));
+        }
+        let mut second = Arriving::new(Long, Arc::clone(&load));
+        for _ in 0..64 {
+            let short = next(&mut second).await;
+            assert!(short.is_some_and(|part| part.is_ok()), "as long as most");
+        }
+        let refused = next(&mut second).await.expect("an end").expect_err("none");
+        assert!(refused.contains("too much to do"), "{refused}");
+        let refused = next(&mut first).await.expect("an end").expect_err("none");
+        assert!(refused.contains("too much to do"), "{refused}");
+        drop((first, second));
+        let mut third = Arriving::new(Long, Arc::clone(&load));
+        for _ in 0..164 {
+            let part = next(&mut third).await;
+            assert!(part.is_some_and(|part| part.is_ok()), "there is room again");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod tests;
+mod weight;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -18,6 +19,8 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::metadata::MetadataValue;
+
+pub use weight::Weight;
 
 /// How often the pressure is looked at. A look that comes later than another one was due is all the pressure there is.
 const LOOK: Duration = Duration::from_millis(250);
@@ -66,6 +69,9 @@ pub struct LoadSettings {
     pub writers: usize,
     /// How many may wait to write.
     pub writers_waiting: usize,
+    /// How many bytes of messages that are on their way may be held in all, the first 64 KiB of each not counted. 0 is
+    /// without limit.
+    pub message_memory: u64,
 }
 
 impl Default for LoadSettings {
@@ -76,6 +82,7 @@ impl Default for LoadSettings {
             poll_interval_max: Duration::from_mins(5),
             writers: 16,
             writers_waiting: 2_048,
+            message_memory: 128 << 20,
         }
     }
 }
@@ -133,6 +140,8 @@ pub struct Load {
     aside: AtomicU32,
     /// How many of them wait for their message.
     arriving: AtomicU32,
+    /// How many bytes of long messages came that are not read yet.
+    weight: AtomicU64,
     /// How many were held when those were let go.
     let_go: AtomicU32,
     /// Quiet calls that came in this minute, and in the one before.
@@ -156,6 +165,7 @@ struct Told {
     quiet: Counter,
     news: Counter,
     arriving: Counter,
+    messages: Counter,
     memory: Counter,
     writers: Counter,
     pressure: Gauge,
@@ -170,6 +180,7 @@ impl Told {
             quiet: refused("quiet"),
             news: refused("news"),
             arriving: refused("arriving"),
+            messages: refused("messages"),
             memory: refused("memory"),
             writers: refused("writers"),
             pressure: metrics::gauge!("evenkeel_load_pressure"),
@@ -187,6 +198,7 @@ impl Load {
             entered: AtomicU32::new(0),
             aside: AtomicU32::new(0),
             arriving: AtomicU32::new(0),
+            weight: AtomicU64::new(0),
             let_go: AtomicU32::new(0),
             this_minute: AtomicU32::new(0),
             last_minute: AtomicU32::new(0),

@@ -166,7 +166,8 @@ fn describe_load() {
     metrics::describe_counter!(
         "evenkeel_overload_refused_total",
         "Calls that were refused because there was too much to do: those that only ask (quiet), those that tell \
-         something (news), those whose message did not come (arriving), those that waited to write (writers) or to be looked at (desk)."
+         something (news), those whose message did not come (arriving) or was too long for what is left (messages), those \
+         that there is no memory for (memory), those that waited to write (writers) or to be looked at (desk)."
     );
     metrics::describe_gauge!(
         "evenkeel_load_pressure",
