@@ -35,7 +35,14 @@ impl AgentService for MaintenanceManager {
         request: Request<EnrollRequest>,
     ) -> Result<Response<EnrollResponse>, Status> {
         let peer = Peer::of(&request);
-        let answer = Box::pin(enroll::enroll(self, request.into_inner())).await;
+        // A join token proves nothing before the database was asked, and who made it up may not ask for ever.
+        let answer = match self.flood.admit(&peer, Instant::now()) {
+            Ok(()) => Box::pin(enroll::enroll(self, request.into_inner())).await,
+            Err(refused) => Err(refused),
+        };
+        if answer.is_ok() {
+            self.flood.give_back(&peer, Instant::now());
+        }
         self.ended("enroll", peer, answer)
     }
 

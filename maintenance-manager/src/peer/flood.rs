@@ -95,13 +95,21 @@ impl Flood {
         let Some(each) = self.each() else {
             return;
         };
-        if let Some(bucket) = self.buckets(holder).get_mut(holder) {
-            bucket.full_at = bucket.full_at.checked_sub(each).unwrap_or(now);
-        }
+        self.give_back(holder, now);
         let mut buckets = self.buckets(node);
         make_room(&mut buckets, node, now);
         let full_at = now + each;
         buckets.entry(node.clone()).or_insert(Bucket { full_at });
+    }
+
+    /// A call took nothing, as it turned out: whoever sent it had the right to.
+    pub fn give_back(&self, peer: &Peer, now: Instant) {
+        let Some(each) = self.each() else {
+            return;
+        };
+        if let Some(bucket) = self.buckets(peer).get_mut(peer) {
+            bucket.full_at = bucket.full_at.checked_sub(each).unwrap_or(now);
+        }
     }
 
     /// How long one call takes up; none if there is no limit.
