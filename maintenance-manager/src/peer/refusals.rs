@@ -1,6 +1,7 @@
 //! Says in the log why a peer is refused: once an episode, not once a call. A node that is refused comes back every few
 //! seconds, for years.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -11,8 +12,11 @@ use uuid::Uuid;
 
 use crate::peer::Peer;
 
-/// How many episodes are remembered at most. The oldest is forgotten for a new one, so its peer is told of again.
+/// Of how many peers episodes are remembered at most. The older half is forgotten for a new one, so those are told of again.
 const MOST: usize = 10_000;
+
+/// How many episodes are told of in a minute. Whole projects may be gone, and all their nodes go on asking.
+const TOLD: u32 = 1_000;
 
 /// After this time without another refusal a call that is answered ends an episode. Whoever calls too often is answered
 /// now and then.
@@ -26,7 +30,15 @@ const FEW: usize = 5;
 
 /// The refusals that go on: one episode for each peer and code, or two reasons in turn would be news with each call.
 #[derive(Debug, Default)]
-pub struct Refusals(Mutex<HashMap<Peer, HashMap<Code, Episode>>>);
+pub struct Refusals(Mutex<Noted>);
+
+#[derive(Debug, Default)]
+struct Noted {
+    peers: HashMap<Peer, HashMap<Code, Episode>>,
+    /// How many were told of in this minute.
+    told: u32,
+    minute: i64,
+}
 
 #[derive(Debug)]
 struct Episode {
@@ -44,6 +56,8 @@ enum News {
     Begun,
     /// It says to be another one than before.
     Another,
+    /// So many began in this minute that the others are not told of.
+    TooMany,
     Ended {
         count: u64,
     },
@@ -73,6 +87,12 @@ impl Refusals {
             News::Another => {
                 tracing::warn!(%peer, guid, call, ?code, reason, "calls are refused as well");
             }
+            News::TooMany => {
+                tracing::warn!(
+                    %peer, guid, call, ?code, reason, told = TOLD,
+                    "calls of very many are refused: no more of them are named in this minute"
+                );
+            }
             News::Ended { count } => {
                 tracing::info!(%peer, call, count, "calls are answered again");
             }
@@ -85,10 +105,13 @@ impl Refusals {
             // Many may share a token: that one of them is answered ends nothing for the others. Only time does.
             return match peer {
                 Peer::Holder(..) => News::Nothing,
-                Peer::Host(..) | Peer::Guid(..) | Peer::Unknown(_) => answered(&mut all, peer, now),
+                Peer::Host(..) | Peer::Guid(..) | Peer::Unknown(_) => {
+                    answered(&mut all.peers, peer, now)
+                }
             };
         };
-        if let Some(episode) = all.get_mut(peer).and_then(|codes| codes.get_mut(&code))
+        let peers = &mut all.peers;
+        if let Some(episode) = peers.get_mut(peer).and_then(|codes| codes.get_mut(&code))
             && now < episode.last + OVER
         {
             episode.last = now;
@@ -100,8 +123,8 @@ impl Refusals {
             episode.said.push(another);
             return News::Another;
         }
-        if all.len() >= MOST && !all.contains_key(peer) {
-            make_room(&mut all, now);
+        if peers.len() >= MOST && !peers.contains_key(peer) {
+            make_room(peers, now);
         }
         let begun = Episode {
             since: now,
@@ -109,8 +132,8 @@ impl Refusals {
             count: 1,
             said: said.into_iter().collect(),
         };
-        all.entry(peer.clone()).or_default().insert(code, begun);
-        News::Begun
+        peers.entry(peer.clone()).or_default().insert(code, begun);
+        all.begins(now)
     }
 }
 
@@ -125,16 +148,31 @@ fn answered(all: &mut HashMap<Peer, HashMap<Code, Episode>>, peer: &Peer, now: T
     News::Ended { count }
 }
 
-/// Forgets what is over, and if nothing is, the peer whose episodes are the oldest.
-fn make_room(all: &mut HashMap<Peer, HashMap<Code, Episode>>, now: Time) {
-    all.retain(|_, codes| codes.values().any(|one| now < one.last + OVER));
-    if all.len() < MOST {
+/// Forgets what is over, and if that is too little, the older half: whoever is refused in the meantime costs no search.
+fn make_room(peers: &mut HashMap<Peer, HashMap<Code, Episode>>, now: Time) {
+    peers.retain(|_, codes| codes.values().any(|one| now < one.last + OVER));
+    if peers.len() <= MOST / 2 {
         return;
     }
     let since = |codes: &HashMap<Code, Episode>| codes.values().map(|one| one.since).min();
-    let oldest = all.iter().min_by_key(|(_, codes)| since(codes));
-    if let Some(oldest) = oldest.map(|(peer, _)| peer.clone()) {
-        all.remove(&oldest);
+    let mut all: Vec<_> = peers.values().map(since).collect();
+    let (_, &mut middle, _) = all.select_nth_unstable(MOST / 2);
+    peers.retain(|_, codes| middle < since(codes));
+}
+
+impl Noted {
+    /// An episode begins that nothing is known of.
+    fn begins(&mut self, now: Time) -> News {
+        let minute = now.timestamp().div_euclid(60);
+        if minute != self.minute {
+            (self.minute, self.told) = (minute, 0);
+        }
+        self.told = self.told.saturating_add(1);
+        match self.told.cmp(&TOLD) {
+            Ordering::Less => News::Begun,
+            Ordering::Equal => News::TooMany,
+            Ordering::Greater => News::Nothing,
+        }
     }
 }
 
@@ -227,19 +265,25 @@ mod tests {
         assert_eq!(said(1, 90), News::Begun, "long ago");
     }
 
+    /// The nodes of a project that is gone: none of them is worth a search through all.
     #[test]
-    fn memory_is_bounded() {
+    fn more_than_can_be_remembered_are_told_of_up_to_a_number() {
         let refusals = Refusals::default();
-        for n in 0..MOST + 10 {
-            let now =
-                DateTime::UNIX_EPOCH + TimeDelta::milliseconds(i64::try_from(n).expect("small"));
-            let address = u32::try_from(n).expect("small").to_be_bytes();
-            let peer = Peer::Unknown(Some(std::net::IpAddr::from(address)));
-            assert_eq!(
-                refusals.judge((&peer, None), Some(Code::NotFound), now),
-                News::Begun
-            );
+        let (mut told, mut most) = (Vec::new(), 0);
+        for n in 0..u32::try_from(5 * MOST).expect("a small number") {
+            let now = DateTime::UNIX_EPOCH + TimeDelta::milliseconds(i64::from(n));
+            let peer = Peer::Unknown(Some(std::net::IpAddr::from(n.to_be_bytes())));
+            told.push(refusals.judge((&peer, None), Some(Code::NotFound), now));
+            most = most.max(refusals.0.lock().expect("not poisoned").peers.len());
         }
-        assert_eq!(refusals.0.lock().expect("not poisoned").len(), MOST);
+        assert_eq!(most, MOST);
+        let count = |news| told.iter().filter(|one| **one == news).count();
+        assert_eq!(count(News::Begun), 999, "in a minute");
+        assert_eq!(count(News::TooMany), 1);
+        let later = DateTime::UNIX_EPOCH + TimeDelta::minutes(1);
+        let news = refusals.judge((&peer(1), None), Some(Code::NotFound), later);
+        assert_eq!(news, News::Begun, "another minute");
+        let kept = refusals.judge((&peer(1), None), Some(Code::NotFound), later);
+        assert_eq!(kept, News::Nothing, "the newer ones are remembered");
     }
 }
