@@ -6,7 +6,7 @@
 mod system_info;
 
 use evenkeel_domain::host::Host;
-use evenkeel_domain::id::HostId;
+use evenkeel_domain::id::{HostId, InstanceId};
 use evenkeel_domain::status::{Indication, Status as Shown};
 use evenkeel_proto::hostmgr::hostmgr_server::Hostmgr;
 use evenkeel_proto::hostmgr::{
@@ -23,6 +23,7 @@ use tonic::{Request, Response, Status};
 use crate::caller::{self, Ancestor};
 use crate::manager::MaintenanceManager;
 use crate::status;
+use crate::view::Alive;
 
 #[tonic::async_trait]
 impl Hostmgr for MaintenanceManager {
@@ -91,8 +92,31 @@ impl MaintenanceManager {
         }
     }
 
-    /// Notes that a node lives. Written only if its host does not show it yet: the heart beats every ten seconds.
+    /// Notes that a node lives. The heart beats every ten seconds: written only if its host does not show it yet, and not
+    /// even looked for while it is remembered that there was nothing to write.
     async fn alive(&self, ancestor: &Ancestor) -> Result<HostId, Status> {
+        let (tenant, uuid) = (ancestor.tenant, ancestor.uuid);
+        if let Some(known) = self.view.alive(tenant, uuid) {
+            caller::of_its_own(ancestor, known.host)?;
+            self.contacts
+                .heard(tenant, known.instance, self.now(), None);
+            return Ok(known.host);
+        }
+        let as_of = self.view.pass();
+        let (host, instance) = self.found_alive(ancestor).await?;
+        if let Some(instance) = instance {
+            let alive = Alive { host, instance };
+            self.view.beats(tenant, uuid, alive, as_of);
+        }
+        Ok(host)
+    }
+
+    /// Notes that a node lives that is looked for in the database. Says which instance that is, if there was nothing to
+    /// write.
+    async fn found_alive(
+        &self,
+        ancestor: &Ancestor,
+    ) -> Result<(HostId, Option<InstanceId>), Status> {
         let tx = self.store.tenant(ancestor.tenant).await;
         let tx = tx.map_err(status::store)?;
         let read = nodes::read(&tx, Machine::Uuid(ancestor.uuid)).await;
@@ -104,15 +128,16 @@ impl MaintenanceManager {
         }
         // Where our own agent has taken over, its silence is that of the node, whatever else still runs there.
         if !host.public_key.is_empty() {
-            return Ok(host.id);
+            return Ok((host.id, None));
         }
         self.contacts
             .heard(ancestor.tenant, node.instance, self.now(), None);
-        if host.status.text != status::RUNNING {
-            let shown = self.show_running(tx, &host).await;
-            shown.map_err(status::store)?;
+        if host.status.text == status::RUNNING {
+            return Ok((host.id, Some(node.instance)));
         }
-        Ok(host.id)
+        let shown = self.show_running(tx, &host).await;
+        shown.map_err(status::store)?;
+        Ok((host.id, None))
     }
 
     /// Keeps what a machine says that it is made of, if it says something else than before.

@@ -156,7 +156,8 @@ impl MaintenanceManager {
         });
     }
 
-    fn start_writing(&self, life: &Lifecycle) {
+    /// Starts to write the times of last contact, and writes those that are left when the process stops.
+    pub fn start_contacts(&self, life: &Lifecycle) {
         let contacts = self.contacts.clone();
         let (store, every) = (self.store.clone(), period(self.settings.contacts_every));
         let (stopping, outage) = (life.stopping(), Arc::clone(&self.outage));
@@ -164,6 +165,10 @@ impl MaintenanceManager {
             contacts.run(store, every, &outage, stopping).await;
             Ok(())
         });
+    }
+
+    fn start_writing(&self, life: &Lifecycle) {
+        self.start_contacts(life);
         let tracker = Tracker::new(self.store.clone(), Arc::clone(&self.clock), &self.settings)
             .with_outage(&self.outage);
         let stopping = life.stopping();

@@ -11,6 +11,7 @@
 mod answers;
 mod follow;
 mod grounds;
+mod life;
 mod marks;
 mod reached;
 mod recent;
@@ -40,6 +41,7 @@ use reached::Reached;
 use table::{Entry, Moment, Named, Table};
 
 pub(crate) use follow::follow;
+pub use life::Alive;
 
 /// How many changes are marked at a time: nobody recalls anything meanwhile.
 const AT_A_TIME: usize = 256;

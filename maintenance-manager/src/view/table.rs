@@ -9,7 +9,7 @@ use hashbrown::HashTable;
 use super::answers::Answers;
 use super::grounds::{Grounded, Grounds};
 use super::recent::{Recent, Thing};
-use super::{Answer, Asked, Ground, Hit, Learnt, Pass, Recall, Sizes};
+use super::{Alive, Answer, Asked, Ground, Hit, Learnt, Pass, Recall, Sizes};
 
 /// No slot.
 const NONE: u32 = u32::MAX;
@@ -34,6 +34,8 @@ struct Slot {
     as_of: u32,
     /// Before which second it holds, by a clock that nobody sets.
     ends: u32,
+    /// Whether a heartbeat of the node had nothing to say since.
+    beats: bool,
 }
 
 const _: () = assert!(size_of::<Slot>() <= 72);
@@ -182,6 +184,7 @@ impl Table {
                     waits: learnt.asked.waits,
                     as_of,
                     ends: entry.ends,
+                    beats: false,
                 });
                 answer
             }
@@ -194,6 +197,36 @@ impl Table {
             ground,
             until: entry.until,
             kept: as_of.is_some(),
+        }
+    }
+
+    /// A node whose heartbeats had nothing to say since something is remembered of it. What is changed for all who stand at
+    /// its site, or in its project, is no matter of theirs.
+    pub fn alive(&self, tenant: u32, named: Named, seconds: u32) -> Option<Alive> {
+        let slot = self.find(tenant, named)?;
+        let holds = slot.beats && seconds < slot.ends && self.all <= slot.as_of;
+        holds.then(|| Alive {
+            host: HostId::from_bits(slot.host),
+            instance: InstanceId::from_bits(slot.instance),
+        })
+    }
+
+    /// A heartbeat that looked after a pass had nothing to say.
+    pub fn beats(&mut self, tenant: u32, named: Named, alive: Alive, as_of: u32) {
+        let Alive { host, instance } = alive;
+        let node = [Thing::Host(host.bits()), Thing::Instance(instance.bits())];
+        let is_calm = node
+            .into_iter()
+            .all(|thing| self.recent.is_calm(tenant, thing, as_of));
+        let at = match named {
+            Named::Host(host) => self.at_host(tenant, host),
+            Named::Uuid(uuid) => self.at_uuid(tenant, uuid),
+        };
+        let slot = at.and_then(|at| self.slots.get_mut(at as usize));
+        let same = (host.bits(), instance.bits());
+        let slot = slot.filter(|slot| is_calm && (slot.host, slot.instance) == same);
+        if let Some(slot) = slot {
+            slot.beats = true;
         }
     }
 

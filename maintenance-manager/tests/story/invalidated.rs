@@ -13,7 +13,7 @@ use crate::house::{House, begin, downloading, facts, report, with};
 use crate::system_info::machine;
 
 impl House {
-    async fn invalidate(&self, id: InstanceId) {
+    pub async fn invalidate(&self, id: InstanceId) {
         let tx = self.tx().await;
         instances::invalidate(&tx, id, self.time())
             .await

@@ -8,6 +8,7 @@ mod eim;
 mod explain;
 mod facts;
 mod fleet;
+mod heartbeats;
 mod held;
 mod house;
 mod image_enrolment;

@@ -23,15 +23,15 @@ use crate::house::{House, TestNode, act, began, downloading, facts, finished, re
 const FEW: u64 = 8;
 
 /// A house with another manager, all of whose words to the database are counted. It looks at nothing twice.
-struct Counted {
-    house: House,
-    manager: MaintenanceManager,
+pub struct Counted {
+    pub house: House,
+    pub manager: MaintenanceManager,
     counts: Arc<Counts>,
 }
 
 impl Counted {
     /// One whose manager follows the changes.
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let counted = Self::at_rest().await;
         counted.house.follow(&counted.manager).await;
         counted
@@ -58,7 +58,7 @@ impl Counted {
     }
 
     /// What a call is answered, and how many statements and transactions it takes.
-    async fn sent<T>(&self, call: impl Future<Output = T>) -> (T, u64, u64) {
+    pub async fn sent<T>(&self, call: impl Future<Output = T>) -> (T, u64, u64) {
         let before = self.counts.both();
         let answer = call.await;
         let after = self.counts.both();
@@ -78,7 +78,7 @@ impl Counted {
     }
 
     /// Lets one of the ancestor's agents say something. Says what that took.
-    async fn say(&self, old: &OldNode, status: UpdateStatus) -> (u64, u64) {
+    pub async fn say(&self, old: &OldNode, status: UpdateStatus) -> (u64, u64) {
         let token = self.house.old_token();
         let say = say(&self.manager, &token, old, status);
         let (answer, statements, transactions) = self.sent(say).await;
@@ -87,7 +87,7 @@ impl Counted {
     }
 
     /// All that was committed before is known to the manager from now on.
-    async fn catches_up(&self) {
+    pub async fn catches_up(&self) {
         let caught_up = async { while !self.manager.caught_up().await {} };
         tokio::time::timeout(Duration::from_mins(1), caught_up)
             .await
