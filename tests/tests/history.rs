@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 /// How long a run may stand still: shorter than usual, so that it is given up now and then.
 const PATIENCE: TimeDelta = TimeDelta::seconds(50);
 
+/// `rest` is as short as a node lets itself be held at least: each poll that was held to its end is counted as that.
 const SETTINGS: &str = "
 [maintenance_manager]
 track_every = \"2s\"
@@ -38,6 +39,8 @@ applying = \"50s\"
 rebooting = \"50s\"
 verifying = \"50s\"
 reverting = \"50s\"
+[maintenance_manager.holds]
+rest = \"200ms\"
 [maintenance_manager.view]
 max_staleness = \"2s\"
 ";
@@ -50,7 +53,7 @@ const AUDITS: [&str; 2] = ["audit_every = 1\n", "audit_every = 0\n"];
 const MISMATCH: &str = "is not what the database says";
 const MISMATCHES: &str = "evenkeel_view_mismatches_total";
 
-/// Counts polls by how they were answered. Printed, so that one sees how many were answered from memory, and how many held.
+/// Counts polls by how they were answered.
 const POLLS: &str = "evenkeel_polls_total";
 
 const FAULTS: Faults = Faults {
@@ -98,7 +101,8 @@ async fn what_is_recorded_is_what_happened() {
         stop.cancel();
         ended.cancelled().await;
     };
-    let (kills, book, done) = tokio::join!(killer, work, crowd.live(polls, pause));
+    let lived = crowd.live(polls, pause);
+    let ((kills, mut answered), book, done) = tokio::join!(killer, work, lived);
 
     let ended = Instant::now();
     let runs = read_runs(&desk).await;
@@ -117,7 +121,8 @@ async fn what_is_recorded_is_what_happened() {
     say(&format!("checked in {:.0?}", ended.elapsed()));
     let logs = replicas.logs();
     let counted = replicas.measured(MISMATCHES).await;
-    say(&replicas.measured(POLLS).await.join("\n"));
+    answered.add(&replicas.measured(POLLS).await);
+    say(&answered.lines().join("\n"));
     replicas.stop().await;
     let found = found.join("\n\n");
     assert!(
@@ -127,6 +132,7 @@ async fn what_is_recorded_is_what_happened() {
     must_have_remembered_well(&logs, &counted);
     assert!(kills > 1, "only {kills} kills: this shows nothing");
     shown.must_be_enough(polls);
+    answered.must_be_enough(polls);
 }
 
 /// Fails if a server remembered a wrong answer, by what was logged or is counted.
@@ -272,18 +278,56 @@ impl Seen {
     }
 }
 
-/// Kills a server every few seconds, and starts it again. In the end all of them run.
+/// How many polls were answered in which way, by all servers that there were: what one has counted ends with it.
+#[derive(Debug, Default)]
+struct Answered(BTreeMap<String, u64>);
+
+impl Answered {
+    /// Adds what servers have counted in their lives.
+    fn add(&mut self, counted: &[String]) {
+        for line in counted {
+            let (labels, count) = line.rsplit_once(' ').expect("a counter");
+            let count: u64 = count.parse().expect("a whole number");
+            *self.0.entry(labels.to_owned()).or_default() += count;
+        }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let all = self.0.iter();
+        all.map(|(labels, count)| format!("{labels} {count}"))
+            .collect()
+    }
+
+    fn of(&self, kind: &str) -> u64 {
+        let label = format!("kind=\"{kind}\"");
+        let of_kind = self.0.iter().filter(|(labels, _)| labels.contains(&label));
+        of_kind.map(|(_, count)| count).sum()
+    }
+
+    /// A history in which nothing is remembered shows nothing of the view, and one in which nobody is held nothing of that.
+    fn must_be_enough(&self, polls: u64) {
+        let least = polls / 1_000;
+        assert!(
+            self.of("hit") >= least && self.of("held") >= least,
+            "too few polls were answered from memory, or held: {self:?}"
+        );
+    }
+}
+
+/// Kills a server every few seconds, and starts it again. In the end all of them run. Says how often it did, and what those
+/// had counted that it killed.
 async fn kill_all_the_time(
     replicas: &mut Replicas,
     mut chance: Chance,
     stop: CancellationToken,
-) -> usize {
-    let mut kills = 0;
+) -> (usize, Answered) {
+    let (mut kills, mut answered) = (0, Answered::default());
     loop {
         tokio::select! {
-            () = stop.cancelled() => return kills,
+            () = stop.cancelled() => return (kills, answered),
             () = tokio::time::sleep(Duration::from_millis(chance.between(1_500, 5_000))) => {}
         }
+        let counted = replicas.measured(POLLS).await;
         let servers = replicas.servers();
         let at = usize::from(chance.hits(500)) % servers.len();
         let both = chance.hits(100);
@@ -293,6 +337,12 @@ async fn kill_all_the_time(
             servers[other].kill().await;
         }
         kills += 1;
+        // All of them ran, and each counts the same things.
+        let share = counted.len() / servers.len();
+        let each = servers.iter().zip(counted.chunks(share));
+        for (_, counted) in each.filter(|(server, _)| !server.is_running()) {
+            answered.add(counted);
+        }
         tokio::time::sleep(Duration::from_millis(chance.between(0, 800))).await;
         for server in servers.iter_mut().filter(|server| !server.is_running()) {
             server.start().await;
