@@ -48,6 +48,9 @@ const FILES: u64 = 300;
 /// How many nodes one driver has, unless it is said how many drivers there are.
 const NODES_EACH: u32 = 50_000;
 
+/// The times of last contact are written by then.
+const CONTACTS_WITHIN: Duration = Duration::from_secs(35);
+
 /// The longest that is measured for the comparison with the echo.
 const LONGEST_ECHO: Duration = Duration::from_secs(30);
 
@@ -76,8 +79,9 @@ pub struct Args {
     /// Let nodes of ours be held. With --eim 0 that is what an idle fleet costs; there is no comparison with the echo.
     #[arg(long)]
     held: bool,
-    /// For how long a node lets itself be held at most.
-    #[arg(long, default_value = "5m", value_parser = humantime::parse_duration)]
+    /// For how long a node lets itself be held at most, if the server does not end it before. The first time it is of any
+    /// length up to that, so that what is measured is how it goes on.
+    #[arg(long, default_value = "1h", value_parser = humantime::parse_duration)]
     hold: Duration,
     /// How many of a hundred nodes speak the protocol of the ancestor's agents.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=100))]
@@ -292,6 +296,8 @@ impl<'a> Bench<'a> {
         if self.args.held {
             let millis = u32::try_from(self.args.hold.as_millis())?;
             self.drivers.order(&Order::Hold { millis }).await?;
+            // That all of them were heard at once is written once.
+            self.drivers.listen(CONTACTS_WITHIN).await?;
         }
         self.drivers.listen(self.args.round()).await
     }
@@ -301,7 +307,7 @@ impl<'a> Bench<'a> {
         let before = Scrape::of(&self.station).await?;
         let (slice, rss) = self.slice_and_rss(self.args.length).await?;
         let after = Scrape::of(&self.station).await?;
-        self.note_calls(&slice);
+        self.report.note_calls(&slice, self.args.nodes);
         self.note_memory(&after, rss);
         self.report.hits_share = hits(&before, &after).map(tidy);
         let held = after.value("evenkeel_held_polls", "");
@@ -326,26 +332,6 @@ impl<'a> Bench<'a> {
         let measured = self.drivers.measure(length, begin);
         let (slice, rss) = station.rss_mib_while(measured).await;
         Ok((slice?, rss))
-    }
-
-    fn note_calls(&mut self, slice: &Slice) {
-        let (report, all) = (&mut self.report, &slice.all);
-        let polls = usize::try_from(all.calls.ok.max(1)).unwrap_or(usize::MAX);
-        let nodes = f64::from(self.args.nodes);
-        let spent = (slice.spent(0) + slice.spent(1)).as_secs_f64() * 1e6;
-        let latency = |share| all.calls.latencies.percentile(share).map(millis);
-        report.measured_s = slice.length();
-        report.polls_per_second = tidy(as_f64(all.calls.ok) / slice.length());
-        report.p50_ms = latency(0.5);
-        report.p99_ms = latency(0.99);
-        report.p99_9_ms = latency(0.999);
-        report.errors = all.calls.failed;
-        report.refused = all.calls.refused;
-        report.news = all.news;
-        report.cpu_us_per_poll_server = each(slice.spent(0), polls);
-        report.cpu_us_per_poll_postgres = each(slice.spent(1), polls);
-        report.cpu_us_per_poll_drivers = each(slice.drivers, polls);
-        report.cpu_us_per_node_minute = tidy(spent / nodes / (slice.length() / 60.0));
     }
 
     fn note_memory(&mut self, metrics: &Scrape, rss: f64) {

@@ -131,6 +131,8 @@ struct Own {
     /// What the decision says, in our own sum: also of a server that gives no tags. 0 before the first.
     decision: u64,
     may_hold: u32,
+    /// Whether it was held already. The first time is of any length: else all of them would end together for ever.
+    was_held: bool,
     spread: u32,
 }
 
@@ -158,6 +160,7 @@ impl Node {
                 tag: 0,
                 decision: 0,
                 may_hold: 0,
+                was_held: false,
                 spread: 0,
             }),
         }
@@ -191,7 +194,7 @@ impl Node {
         // What is said once more is not new once more.
         let is_changed = self.failures == 0 && chance.hits(pace.news);
         match &mut self.speaks {
-            Speaks::Own(own) => own.ask(pace, is_changed),
+            Speaks::Own(own) => own.ask(pace, is_changed, chance),
             Speaks::Eim(eim) => {
                 eim.lists += u32::from(is_changed);
                 Ask {
@@ -253,17 +256,21 @@ impl Node {
 }
 
 impl Own {
-    fn ask(&mut self, pace: &Pace, is_changed: bool) -> Ask {
+    fn ask(&mut self, pace: &Pace, is_changed: bool, chance: &mut Chance) -> Ask {
         if is_changed || (self.tells_facts && self.boots == 0) {
             self.boots += 1;
             self.digest = Sha256::digest(self.facts().encode_to_vec()).into();
             self.tells_facts = true;
         }
+        let longest = pace.hold.min(self.may_hold);
         let hold = if self.tells_facts {
             0
+        } else if self.was_held {
+            longest
         } else {
-            pace.hold.min(self.may_hold)
+            u32::try_from(chance.between(0, longest.into())).unwrap_or(longest)
         };
+        self.was_held |= 0 < hold;
         Ask {
             words: Words::Own(Box::new(PollRequest {
                 facts_digest: self.digest.to_vec(),

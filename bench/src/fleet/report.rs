@@ -6,8 +6,10 @@ use std::io::Write;
 use serde::Serialize;
 
 use super::curve::Point;
+use super::drivers::Slice;
 use super::faults::{self, Found};
-use crate::report::EchoFigures;
+use crate::measure::as_f64;
+use crate::report::{EchoFigures, each, millis, tidy};
 
 /// All that one run found. What was not asked for is null.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -91,6 +93,27 @@ pub struct Report {
 }
 
 impl Report {
+    /// How calls went, and what they cost.
+    pub fn note_calls(&mut self, slice: &Slice, nodes: u32) {
+        let all = &slice.all;
+        let polls = usize::try_from(all.calls.ok.max(1)).unwrap_or(usize::MAX);
+        let nodes = f64::from(nodes);
+        let spent = (slice.spent(0) + slice.spent(1)).as_secs_f64() * 1e6;
+        let latency = |share| all.calls.latencies.percentile(share).map(millis);
+        self.measured_s = slice.length();
+        self.polls_per_second = tidy(as_f64(all.calls.ok) / slice.length());
+        self.p50_ms = latency(0.5);
+        self.p99_ms = latency(0.99);
+        self.p99_9_ms = latency(0.999);
+        self.errors = all.calls.failed;
+        self.refused = all.calls.refused;
+        self.news = all.news;
+        self.cpu_us_per_poll_server = each(slice.spent(0), polls);
+        self.cpu_us_per_poll_postgres = each(slice.spent(1), polls);
+        self.cpu_us_per_poll_drivers = each(slice.drivers, polls);
+        self.cpu_us_per_node_minute = tidy(spent / nodes / (slice.length() / 60.0));
+    }
+
     /// Whether something failed that never may.
     pub fn is_bad(&self) -> bool {
         let nothing = |number: Option<u64>| number.unwrap_or(0) == 0;

@@ -52,13 +52,17 @@ fn a_node_of_ours_asks_to_be_held_as_long_as_it_was_told_and_names_its_decision(
     };
     assert!(within(&node, 18, 22), "as planned, within a tenth");
     let second = request(node.ask(&PACE, &mut chance));
-    assert_eq!((second.may_hold_millis, second.decision_tag), (240_000, 5));
+    assert!(second.may_hold_millis < 240_000, "the first time by chance");
+    assert_eq!(second.decision_tag, 5);
+    let third = request(node.ask(&PACE, &mut chance));
+    assert_eq!((third.may_hold_millis, third.decision_tag), (240_000, 5));
 }
 
 #[test]
 fn a_node_that_comes_back_does_not_ask_to_be_held() {
     let (mut node, mut chance, now) = own();
     node.hear(&answer("no window", 240_000), at(now), &PACE, &mut chance);
+    node.ask(&PACE, &mut chance);
     node.begin(now);
     assert_eq!(node.ask(&PACE, &mut chance).hold, 0);
     node.hear(&answer("no window", 240_000), at(now), &PACE, &mut chance);
