@@ -3,7 +3,7 @@
 //! Whoever holds a poll recalls its answer once more after it was registered here. What changed before that the recall
 //! notices, and what changes later wakes it.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tokio::sync::Notify;
 
 use crate::memory::Memory;
-use crate::view::{Ground, Hit, Touched};
+use crate::view::{Asked, Ground, Hit, Touched};
 
 /// How many are woken at once of those that wait for a free slot of one assignment: the others would find it taken.
 const FEW: usize = 16;
@@ -34,6 +34,10 @@ pub struct HoldSettings {
     /// How far apart the looks into the database are that one held poll causes.
     #[serde(with = "humantime_serde")]
     pub rest: Duration,
+    /// How often it is seen in memory whether what a held poll goes by still holds: of those that wait for the same slots
+    /// only a few are woken.
+    #[serde(with = "humantime_serde")]
+    pub recheck: Duration,
     /// How many are held at once that came over one connection: a proxy's has room for so many calls only.
     pub per_connection: u32,
 }
@@ -41,9 +45,10 @@ pub struct HoldSettings {
 impl Default for HoldSettings {
     fn default() -> Self {
         Self {
-            longest: Duration::from_mins(4),
+            longest: Duration::from_mins(45),
             most: 50_000,
             rest: Duration::from_secs(1),
+            recheck: Duration::from_mins(4),
             per_connection: 16,
         }
     }
@@ -103,6 +108,7 @@ struct Bell {
 #[derive(Debug)]
 struct Held {
     who: (TenantId, HostId),
+    asked: Asked,
     instance: InstanceId,
     ground: Ground,
     counted: Option<Scope>,
@@ -117,13 +123,15 @@ struct Share(Carried);
 /// All of them by number, and their numbers by what may change.
 #[derive(Debug, Default)]
 struct All {
-    held: HashMap<u64, Held>,
+    held: BTreeMap<u64, Held>,
     hosts: HashMap<(TenantId, HostId), u64>,
     instances: HashMap<(TenantId, InstanceId), u64>,
     grounds: HashMap<Ground, Group>,
     tenants: HashMap<TenantId, Group>,
     counted: HashMap<(TenantId, Scope), Group>,
     last: u64,
+    /// The last one that had its turn to be looked at.
+    turn: u64,
     is_draining: bool,
 }
 
@@ -157,7 +165,7 @@ impl Holds {
     /// server stops.
     pub fn hold(
         &self,
-        who: (TenantId, HostId),
+        (who, asked): ((TenantId, HostId), Asked),
         hit: &Hit,
         carried: Option<&Carried>,
     ) -> Option<Waiting> {
@@ -179,6 +187,7 @@ impl Holds {
         let bell = Arc::<Bell>::default();
         let number = all.put(Held {
             who,
+            asked,
             instance: hit.instance,
             ground: hit.ground,
             counted: in_line(hit),
@@ -200,6 +209,17 @@ impl Holds {
         let bells = self.lock().touched(touched);
         for bell in bells {
             bell.ring(Woken::Look);
+        }
+    }
+
+    /// Wakes those of a share whose answers do not hold any more, and nobody woke them: of those who depend on the same slots
+    /// only a few are woken. All have had their turn after as many times as there are shares.
+    pub fn recheck(&self, shares: usize, holds: impl Fn((TenantId, HostId), &Asked) -> bool) {
+        let share = self.lock().next_share(shares);
+        for (who, asked, bell) in share {
+            if !holds(who, &asked) {
+                bell.ring(Woken::Look);
+            }
         }
     }
 
@@ -238,6 +258,11 @@ impl Waiting {
             }
             self.bell.notify.notified().await;
         }
+    }
+
+    /// Whether it is held still, and no newer poll of the node instead of it.
+    pub fn is_held(&self) -> bool {
+        self.holds.lock().held.contains_key(&self.number)
     }
 
     /// Goes on with another answer, which may depend on other things. What was to wake it still does.
@@ -344,6 +369,20 @@ impl All {
             leave(&mut self.counted, &(tenant, scope), number);
         }
         Some(held)
+    }
+
+    fn next_share(&mut self, shares: usize) -> Vec<((TenantId, HostId), Asked, Arc<Bell>)> {
+        let count = self.held.len().div_ceil(shares.max(1));
+        let later = self.held.range(self.turn + 1..);
+        let earlier = self.held.range(..=self.turn);
+        let mut turn = self.turn;
+        let share = later.chain(earlier).take(count).map(|(number, held)| {
+            turn = *number;
+            (held.who, held.asked, Arc::clone(&held.bell))
+        });
+        let share = share.collect();
+        self.turn = turn;
+        share
     }
 
     /// The bells are rung without the lock: whoever is woken may want it at once.

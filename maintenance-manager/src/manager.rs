@@ -1,7 +1,7 @@
 //! The maintenance manager as a whole.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use evenkeel_auth::Authority;
 use evenkeel_domain::Time;
@@ -12,6 +12,7 @@ use evenkeel_proto::hostmgr::hostmgr_server::HostmgrServer;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrServiceServer;
 use evenkeel_store::Store;
 use tokio::sync::Semaphore;
+use tokio::time::MissedTickBehavior;
 use tonic::Status;
 use tonic::service::{LayerExt, Routes};
 use tower::util::MapResponseLayer;
@@ -31,7 +32,7 @@ use crate::peer::{Flood, Peer, Refusals};
 use crate::settings::{Settings, delta, period};
 use crate::silence::SilenceWatch;
 use crate::tracker::Tracker;
-use crate::view::{self, Sizes, View};
+use crate::view::{self, Recall, Sizes, View, Who};
 
 /// The largest message that is read. A detail of 10 MiB is cut and its outcome kept; larger is refused.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -153,6 +154,38 @@ impl MaintenanceManager {
             load.lets_go();
             holds.drain();
             Ok(())
+        });
+        self.start_rechecks(life);
+    }
+
+    /// Starts to see whether what held polls go by still holds, some of them at a time.
+    pub fn start_rechecks(&self, life: &Lifecycle) {
+        let (all, longest) = (self.settings.holds.recheck, Duration::from_secs(1));
+        let every = period(all.min(longest));
+        let shares = usize::try_from(all.as_millis() / every.as_millis().max(1));
+        let shares = shares.unwrap_or(usize::MAX);
+        let (manager, stopping) = (self.clone(), life.stopping());
+        life.spawn("rechecks", async move {
+            let mut looks = tokio::time::interval(every);
+            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                tokio::select! {
+                    () = stopping.cancelled() => return Ok(()),
+                    _ = looks.tick() => manager.recheck(shares),
+                }
+            }
+        });
+    }
+
+    /// Nothing is known while nobody follows the log, and then nobody is woken for it.
+    fn recheck(&self, shares: usize) {
+        if self.view.pass().is_none() {
+            return;
+        }
+        let now = self.now();
+        self.holds.recheck(shares, |(tenant, host), asked| {
+            let who = Who::Host(tenant, host);
+            matches!(self.view.recall(&who, asked, now), Recall::Hit(_))
         });
     }
 

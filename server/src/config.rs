@@ -174,7 +174,7 @@ impl Default for Southbound {
             memory_limit: 0,
             calls_per_connection: 32,
             handshake_within: Duration::from_secs(10),
-            answer_within: Duration::from_mins(10),
+            answer_within: Duration::from_hours(1),
             keep_alive: Duration::from_mins(1),
         }
     }
@@ -422,7 +422,7 @@ mod tests {
         let config = read("[southbound]\nanswer_within = '3m'").unwrap();
         let wrong = config.check().unwrap_err();
         assert!(
-            wrong.contains("answer_within (3m)") && wrong.contains("longest (4m)"),
+            wrong.contains("answer_within (3m)") && wrong.contains("longest (45m)"),
             "{wrong}"
         );
         let shorter = "[southbound]\nanswer_within = '3m'\n\

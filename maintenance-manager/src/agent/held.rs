@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use chrono::TimeDelta;
+use evenkeel_domain::Time;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
@@ -44,10 +46,13 @@ struct Held<'a> {
     /// What the node goes by.
     hit: Hit,
     waiting: Waiting,
+    /// Since when.
+    since: Time,
     /// When its time is over.
     end: Instant,
     /// When it was last looked at in the database.
     looked: Option<Instant>,
+    is_answered: bool,
     /// It is not in anybody's way.
     _aside: Aside,
 }
@@ -65,7 +70,11 @@ pub fn hold(
     let mut begun = begin(manager, node, case, held, hit);
     async move {
         match &mut begun {
-            Ok(held) => held.run().await,
+            Ok(held) => {
+                let ended = held.run().await;
+                held.is_answered = true;
+                ended
+            }
             Err(hit) => Ok(Ended::Answer(hit.clone())),
         }
     }
@@ -81,7 +90,7 @@ fn begin<'a>(
     if hit.answer.tag != held.tag {
         return Err(hit);
     }
-    let who = (node.tenant, node.host);
+    let who = ((node.tenant, node.host), case.asked);
     let Some(waiting) = manager.holds.hold(who, &hit, held.carried.as_ref()) else {
         return Err(hit);
     };
@@ -100,8 +109,10 @@ fn begin<'a>(
         },
         hit,
         waiting,
+        since: now,
         end: Instant::now() + time,
         looked: None,
+        is_answered: false,
         _aside: manager.load.aside(),
     })
 }
@@ -249,6 +260,22 @@ impl Held<'_> {
 
     fn is_same(&self, hit: &Hit) -> bool {
         hit.answer.tag == self.hit.answer.tag
+    }
+}
+
+/// A connection that is lost while a poll is held says that its node may be gone: it is due as one that is not held. But
+/// if it has come back in the meantime, here or elsewhere, its newer word stands.
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if self.is_answered || !self.waiting.is_held() {
+            return;
+        }
+        let manager = self.manager;
+        let at = self.since + TimeDelta::milliseconds(1);
+        let due = manager.now() + delta(manager.settings.silent_after);
+        let tenant = self.case.who.tenant();
+        let contacts = &manager.contacts;
+        contacts.heard(tenant, self.hit.instance, at, Some(due));
     }
 }
 

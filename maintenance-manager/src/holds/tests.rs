@@ -63,12 +63,16 @@ impl House {
 
     fn hold_over(&self, node: u32, carried: Option<&Carried>) -> Option<Waiting> {
         let hit = self.hit(node, node, None);
-        self.holds.hold(who(node), &hit, carried)
+        self.holds.hold(self.asks(node), &hit, carried)
     }
 
     fn hold_counted(&self, node: u32, scope: Scope) -> Waiting {
         let hit = self.hit(node, 1, Some(scope));
-        self.holds.hold(who(node), &hit, None).expect("held")
+        self.holds.hold(self.asks(node), &hit, None).expect("held")
+    }
+
+    fn asks(&self, node: u32) -> ((TenantId, HostId), Asked) {
+        (who(node), self.view.asked_own(&[], None, ""))
     }
 }
 
@@ -254,7 +258,7 @@ fn an_answer_whose_changes_go_unnoticed_is_not_held() {
         kept: false,
         ..house.hit(1, 1, None)
     };
-    assert!(house.holds.hold(who(1), &hit, None).is_none());
+    assert!(house.holds.hold(house.asks(1), &hit, None).is_none());
 }
 
 #[test]
@@ -314,7 +318,7 @@ fn who_is_gone_leaves_nothing_behind() {
     let carried = Carried::default();
     let hit = house.hit(1, 1, Some(Scope::Project));
     for _ in 0..10 {
-        let hold = || house.holds.hold(who(1), &hit, Some(&carried));
+        let hold = || house.holds.hold(house.asks(1), &hit, Some(&carried));
         let (older, mut newer) = (hold(), hold().expect("held"));
         newer.renew(&house.hit(1, 2, None));
         drop((older, newer));
@@ -324,4 +328,26 @@ fn who_is_gone_leaves_nothing_behind() {
     let by_many = [all.grounds.len(), all.tenants.len(), all.counted.len()];
     assert_eq!((by_one, by_many), ([0; 3], [0; 3]));
     assert_eq!(carried.0.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn each_is_looked_at_in_its_turn_and_woken_if_its_answer_does_not_hold() {
+    let house = House::new(HoldSettings::default());
+    let mut all: Vec<_> = (1..=7).map(|n| house.hold(n).expect("held")).collect();
+    let mut looked = Vec::new();
+    for _ in 0..3 {
+        let seen = std::cell::RefCell::new(Vec::new());
+        house.holds.recheck(3, |who, _| {
+            seen.borrow_mut().push(who);
+            who != self::who(5)
+        });
+        looked.push(seen.into_inner());
+    }
+    let sizes: Vec<_> = looked.iter().map(Vec::len).collect();
+    assert_eq!(sizes, [3, 3, 3], "the third begins anew");
+    let nodes: Vec<_> = looked.concat().into_iter().take(7).collect();
+    assert_eq!(nodes, (1..=7).map(who).collect::<Vec<_>>());
+    let woken: Vec<_> = all.iter_mut().map(woken).collect();
+    let only_the_fifth = (1..=7).map(|n| (n == 5).then_some(Woken::Look));
+    assert_eq!(woken, only_the_fifth.collect::<Vec<_>>());
 }

@@ -13,7 +13,7 @@ use crate::fleet::{sample, window};
 use crate::house::{House, TestNode, act, began, downloaded, downloading, finished, reason};
 
 /// Nodes that have fetched and stand before an open window, with a policy of the project that has limits.
-async fn ready(
+pub async fn ready(
     house: &House,
     count: u8,
     at_once: Option<u32>,
@@ -45,7 +45,7 @@ fn is_granted(answer: &Answer) -> bool {
     matches!(answer, Answer::Granted(_))
 }
 
-fn failed() -> News {
+pub fn failed() -> News {
     News::Failed(Failed {
         kind: FailureKind::Apply.into(),
         reason: "apt-get ended with 100".into(),

@@ -18,7 +18,7 @@ use evenkeel_maintenance_manager::{
 };
 use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use evenkeel_proto::agent::{PollRequest, PollResponse};
-use evenkeel_store::{hosts, sites};
+use evenkeel_store::{Store, StoreOptions, hosts, sites};
 use futures_util::future::{Either, join, select};
 use tonic::{Request, Response, Status};
 
@@ -27,15 +27,22 @@ use crate::image_nodes::{booted, failed_on};
 
 /// Longer than anybody waits here: whoever is answered within that was not held to the end.
 const LONG_MILLIS: u32 = 300_000;
-const WITHIN: Duration = Duration::from_mins(1);
+pub const WITHIN: Duration = Duration::from_mins(1);
 
-async fn within<T>(future: impl Future<Output = T>) -> T {
+/// Takes back whatever is wished.
+const WITHDRAW: &str = "DELETE FROM assignments";
+
+/// Ends all connections to a database but the one over which this is said.
+const CUT_OFF: &str = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity \
+    WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()";
+
+pub async fn within<T>(future: impl Future<Output = T>) -> T {
     let ended = tokio::time::timeout(WITHIN, future).await;
     ended.expect("it comes to an end")
 }
 
 /// Until all that was committed is known to the one who answers polls.
-async fn catches_up(server: &MaintenanceManager) {
+pub async fn catches_up(server: &MaintenanceManager) {
     let follows = async {
         while !server.caught_up().await {
             tokio::task::yield_now().await;
@@ -45,7 +52,7 @@ async fn catches_up(server: &MaintenanceManager) {
 }
 
 /// Until so many polls are held.
-async fn until_held(server: &MaintenanceManager, count: usize) {
+pub async fn until_held(server: &MaintenanceManager, count: usize) {
     let held = async {
         while server.held() != count {
             tokio::task::yield_now().await;
@@ -55,13 +62,13 @@ async fn until_held(server: &MaintenanceManager, count: usize) {
 }
 
 /// What a node goes by from now on.
-async fn told(house: &House, node: &TestNode) -> PollResponse {
+pub async fn told(house: &House, node: &TestNode) -> PollResponse {
     catches_up(&house.manager).await;
     house.poll(node).await
 }
 
 /// A poll of a node that goes by what it was told, and waits for something new.
-async fn patient(house: &House, node: &TestNode, told: &PollResponse) -> Request<PollRequest> {
+pub async fn patient(house: &House, node: &TestNode, told: &PollResponse) -> Request<PollRequest> {
     let said = PollRequest {
         facts_digest: house.known(node).await.facts_digest,
         decision_tag: told.decision_tag,
@@ -71,12 +78,12 @@ async fn patient(house: &House, node: &TestNode, told: &PollResponse) -> Request
     with(&node.credential, said)
 }
 
-fn said(answer: Result<Response<PollResponse>, Status>) -> PollResponse {
+pub fn said(answer: Result<Response<PollResponse>, Status>) -> PollResponse {
     answer.expect("an answer").into_inner()
 }
 
 /// Another server on the same database, with all that goes on in one.
-fn server(house: &House, life: &Lifecycle) -> MaintenanceManager {
+pub fn server(house: &House, life: &Lifecycle) -> MaintenanceManager {
     let server = MaintenanceManager::new(
         house.store.clone(),
         Arc::clone(&house.clock) as Arc<dyn Clock>,
@@ -100,6 +107,49 @@ async fn stands(house: &House, node: &TestNode) -> SiteId {
     moved.expect("placed");
     tx.commit().await.expect("committed");
     site
+}
+
+/// A node is held that may apply what is wished, and somebody withdraws that: it is told so.
+async fn hears_that_nothing_is_wished(withdraw: impl AsyncFnOnce(&House)) {
+    let house = House::new().await;
+    let node = house.node().await;
+    house.policy(&node, "demo-hello=1.1").await;
+    house.window(node.host, -10, 600).await;
+    let told = told(&house, &node).await;
+    assert_eq!(act(&told), "apply");
+
+    let request = patient(&house, &node, &told).await;
+    let change = async {
+        until_held(&house.manager, 1).await;
+        withdraw(&house).await;
+    };
+    let (answer, ()) = join(within(house.manager.poll(request)), change).await;
+    assert_eq!(act(&said(answer)), "idle");
+    assert_eq!(house.manager.held(), 0);
+}
+
+/// Cuts all off from the database and lets nobody in until something was done there, and it was noticed that it is away.
+async fn while_nobody_gets_in(house: &House, sql: &str) {
+    let one = StoreOptions {
+        max_connections: 1,
+        ..StoreOptions::default()
+    };
+    let inside = Store::connect(&house.url, one).await.expect("the database");
+    let run = async |sql: &str| inside.unprepared(sql).await.expect("done");
+    let let_in = |most: i32| {
+        format!(
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I CONNECTION LIMIT {most}', current_database()); END $$"
+        )
+    };
+    run(&let_in(0)).await;
+    run(CUT_OFF).await;
+    run(&format!(
+        "BEGIN; SET LOCAL evenkeel.tenant = '*'; {sql}; COMMIT"
+    ))
+    .await;
+    assert!(!house.manager.caught_up().await, "it is away");
+    run(&let_in(-1)).await;
+    inside.close().await;
 }
 
 #[tokio::test]
@@ -302,6 +352,25 @@ async fn a_change_elsewhere_leaves_a_node_held() {
     assert_ne!(answer.decision_tag, told.decision_tag);
 }
 
+#[tokio::test]
+async fn what_is_gone_from_the_log_reaches_a_node_that_is_held() {
+    for gone in ["TRUNCATE change_log", "DELETE FROM change_log"] {
+        let both = format!("{WITHDRAW}; {gone}");
+        hears_that_nothing_is_wished(async |house| house.by_hand(&both).await).await;
+    }
+}
+
+#[tokio::test]
+async fn what_happens_while_the_database_is_away_reaches_a_node_that_is_held() {
+    hears_that_nothing_is_wished(async |house| while_nobody_gets_in(house, WITHDRAW).await).await;
+}
+
+#[tokio::test]
+async fn what_is_gone_from_the_log_while_the_database_is_away_reaches_a_node_that_is_held() {
+    let both = format!("{WITHDRAW}; TRUNCATE change_log");
+    hears_that_nothing_is_wished(async |house| while_nobody_gets_in(house, &both).await).await;
+}
+
 /// What lets a node begin is told at a stop only as it is by then: somebody must still read the log.
 #[tokio::test]
 async fn a_stop_tells_the_held_what_they_may_do_as_it_is_by_then() {
@@ -345,11 +414,11 @@ async fn a_stop_lets_the_held_go_and_none_is_called_silent_for_having_been_held(
     said(within(server.poll(request)).await);
     life.run_until_stopped(WITHIN).await;
 
-    // It was to be held for four minutes: its next word may be more than twice as far away.
+    // It was to be held for five minutes: its next word may be more than twice as far away.
     let clock = Arc::clone(&house.clock) as Arc<dyn Clock>;
     let watch = SilenceWatch::new(house.store.clone(), clock, &Settings::default());
-    house.pass(8);
+    house.pass(10);
     assert_eq!(watch.pass().await.expect("a pass"), 0);
-    house.pass(2);
+    house.pass(1);
     assert_eq!(watch.pass().await.expect("a pass"), 1);
 }

@@ -16,6 +16,7 @@ mod image_nodes;
 mod images;
 mod invalidated;
 mod loops;
+mod lost;
 mod marks;
 mod news;
 mod node_tokens;

@@ -43,6 +43,7 @@ impl House {
     /// Lets a manager of this house follow the changes, as its loops do.
     pub async fn follow(&self, manager: &MaintenanceManager) {
         manager.start_view(&self.replicas.life);
+        manager.start_rechecks(&self.replicas.life);
         let followed = async { while !manager.caught_up().await {} };
         tokio::time::timeout(Duration::from_mins(1), followed)
             .await

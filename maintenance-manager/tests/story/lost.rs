@@ -1,0 +1,113 @@
+//! What a held poll is not woken for, and nodes that are gone while theirs is held.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_kit::{Clock, Lifecycle};
+use evenkeel_maintenance_manager::{HoldSettings, MaintenanceManager, Settings, SilenceWatch};
+use evenkeel_proto::agent::agent_service_server::AgentService as _;
+use futures_util::future::{Either, join, select};
+
+use crate::brake::{failed, ready};
+use crate::held::{WITHIN, catches_up, patient, said, server, told, until_held, within};
+use crate::house::{House, TestNode, act, began, reason};
+
+/// Begins to hold a poll of a node, and loses the connection.
+async fn is_lost(server: &MaintenanceManager, house: &House, node: &TestNode) {
+    let told = told(house, node).await;
+    catches_up(server).await;
+    let call = server.poll(patient(house, node, &told).await);
+    let held = pin!(until_held(server, 1));
+    let Either::Right(((), call)) = select(call, held).await else {
+        panic!("it is answered");
+    };
+    drop(call);
+}
+
+async fn silent(house: &House) -> usize {
+    let clock = Arc::clone(&house.clock) as Arc<dyn Clock>;
+    let watch = SilenceWatch::new(house.store.clone(), clock, &Settings::default());
+    watch.pass().await.expect("a pass")
+}
+
+/// Of those that depend on the slots of an assignment only a few are woken when these change, or each would wake all.
+#[tokio::test]
+async fn a_node_that_nobody_woke_hears_all_the_same_that_its_assignment_was_stopped() {
+    let house = House::with(Settings {
+        holds: HoldSettings {
+            recheck: Duration::from_millis(200),
+            ..HoldSettings::default()
+        },
+        ..Settings::default()
+    })
+    .await;
+    let (nodes, policy) = ready(&house, 2, None, Some(1)).await;
+    house.begin(&nodes[1], 1, policy, 2).await;
+    let told = told(&house, &nodes[0]).await;
+    assert_eq!(act(&told), "apply");
+    let held = house.manager.poll(patient(&house, &nodes[0], &told).await);
+    let fails = async {
+        until_held(&house.manager, 1).await;
+        let events = [(3, began()), (4, failed())];
+        house.report(&nodes[1], 1, policy, &events).await;
+    };
+    let (answer, ()) = join(within(held), fails).await;
+    let answer = said(answer);
+    assert_ne!(answer.decision_tag, told.decision_tag);
+    assert_eq!(act(&answer), "continue");
+    let reason = reason(&answer);
+    assert!(
+        reason.starts_with("1 updates of project failed"),
+        "{reason}"
+    );
+}
+
+#[tokio::test]
+async fn a_node_that_is_lost_while_it_is_held_is_silent_as_soon_as_others() {
+    let house = House::new().await;
+    let node = house.node().await;
+    let life = Lifecycle::new();
+    let server = server(&house, &life);
+    is_lost(&server, &house, &node).await;
+    life.stop();
+    life.run_until_stopped(WITHIN).await;
+
+    house.pass(4);
+    assert_eq!(silent(&house).await, 0);
+    house.pass(2);
+    assert_eq!(silent(&house).await, 1);
+}
+
+#[tokio::test]
+async fn a_node_that_is_lost_here_and_held_elsewhere_is_not_silent() {
+    let house = House::new().await;
+    let node = house.node().await;
+    let (life, elsewhere) = (Lifecycle::new(), Lifecycle::new());
+    let (one, other) = (server(&house, &life), server(&house, &elsewhere));
+    let told = told(&house, &node).await;
+    catches_up(&one).await;
+    catches_up(&other).await;
+    let first = one.poll(patient(&house, &node, &told).await);
+    let held = pin!(until_held(&one, 1));
+    let Either::Right(((), first)) = select(first, held).await else {
+        panic!("it is answered");
+    };
+    house.pass(1);
+    catches_up(&other).await;
+    let second = other.poll(patient(&house, &node, &told).await);
+    let held = pin!(until_held(&other, 1));
+    let Either::Right(((), second)) = select(second, held).await else {
+        panic!("it is answered");
+    };
+    // That the first connection is gone is found last.
+    house.pass(1);
+    drop(first);
+    for life in [life, elsewhere] {
+        life.stop();
+        life.run_until_stopped(WITHIN).await;
+    }
+    house.pass(8);
+    assert_eq!(silent(&house).await, 0, "it is due in five minutes, twice");
+    drop(second);
+}
