@@ -35,9 +35,14 @@ pub struct Refusals(Mutex<Noted>);
 #[derive(Debug, Default)]
 struct Noted {
     peers: HashMap<Peer, HashMap<Code, Episode>>,
-    /// How many were told of in this minute.
+    minute: Minute,
+}
+
+/// How many were told of in this minute.
+#[derive(Debug, Default)]
+struct Minute {
+    number: i64,
     told: u32,
-    minute: i64,
 }
 
 #[derive(Debug)]
@@ -110,7 +115,7 @@ impl Refusals {
                 }
             };
         };
-        let peers = &mut all.peers;
+        let Noted { peers, minute } = &mut *all;
         if let Some(episode) = peers.get_mut(peer).and_then(|codes| codes.get_mut(&code))
             && now < episode.last + OVER
         {
@@ -123,6 +128,10 @@ impl Refusals {
             episode.said.push(another);
             return News::Another;
         }
+        let news = minute.begins(now);
+        if news == News::Nothing {
+            return news;
+        }
         if peers.len() >= MOST && !peers.contains_key(peer) {
             make_room(peers, now);
         }
@@ -133,7 +142,7 @@ impl Refusals {
             said: said.into_iter().collect(),
         };
         peers.entry(peer.clone()).or_default().insert(code, begun);
-        all.begins(now)
+        news
     }
 }
 
@@ -160,12 +169,12 @@ fn make_room(peers: &mut HashMap<Peer, HashMap<Code, Episode>>, now: Time) {
     peers.retain(|_, codes| middle < since(codes));
 }
 
-impl Noted {
-    /// An episode begins that nothing is known of.
+impl Minute {
+    /// An episode begins that nothing is known of. One that is not told of now is with a later refusal.
     fn begins(&mut self, now: Time) -> News {
-        let minute = now.timestamp().div_euclid(60);
-        if minute != self.minute {
-            (self.minute, self.told) = (minute, 0);
+        let number = now.timestamp().div_euclid(60);
+        if number != self.number {
+            (self.number, self.told) = (number, 0);
         }
         self.told = self.told.saturating_add(1);
         match self.told.cmp(&TOLD) {
@@ -267,23 +276,26 @@ mod tests {
 
     /// The nodes of a project that is gone: none of them is worth a search through all.
     #[test]
-    fn more_than_can_be_remembered_are_told_of_up_to_a_number() {
+    fn more_than_can_be_remembered_are_told_of_some_at_a_time() {
         let refusals = Refusals::default();
-        let (mut told, mut most) = (Vec::new(), 0);
-        for n in 0..u32::try_from(5 * MOST).expect("a small number") {
-            let now = DateTime::UNIX_EPOCH + TimeDelta::milliseconds(i64::from(n));
+        let missing = Some(Code::NotFound);
+        let refused = |n: u32, minute: i64| {
+            let now = DateTime::UNIX_EPOCH + TimeDelta::minutes(minute);
             let peer = Peer::Unknown(Some(std::net::IpAddr::from(n.to_be_bytes())));
-            told.push(refusals.judge((&peer, None), Some(Code::NotFound), now));
+            refusals.judge((&peer, None), missing, now)
+        };
+        let (mut begun, mut most) = (0, 0);
+        for minute in 0..15 {
+            let told: Vec<_> = (0..15_000).map(|n| refused(n, minute)).collect();
+            let count = |news| told.iter().filter(|one| **one == news).count();
+            assert_eq!(count(News::Begun), 999, "minute {minute}");
+            assert_eq!(count(News::TooMany), 1);
+            begun += 1_000;
             most = most.max(refusals.0.lock().expect("not poisoned").peers.len());
+            assert!(most <= MOST.min(begun));
         }
         assert_eq!(most, MOST);
-        let count = |news| told.iter().filter(|one| **one == news).count();
-        assert_eq!(count(News::Begun), 999, "in a minute");
-        assert_eq!(count(News::TooMany), 1);
-        let later = DateTime::UNIX_EPOCH + TimeDelta::minutes(1);
-        let news = refusals.judge((&peer(1), None), Some(Code::NotFound), later);
-        assert_eq!(news, News::Begun, "another minute");
-        let kept = refusals.judge((&peer(1), None), Some(Code::NotFound), later);
-        assert_eq!(kept, News::Nothing, "the newer ones are remembered");
+        assert_eq!(refused(50_000, 15), News::Begun, "another minute");
+        assert_eq!(refused(50_000, 15), News::Nothing, "it is remembered");
     }
 }
