@@ -21,7 +21,7 @@ use evenkeel_proto::agent::{
     BeginRequest, BeginResponse, EnrollRequest, EnrollResponse, PollRequest, PollResponse,
     ReportRequest, ReportResponse,
 };
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use crate::holds::Carried;
 use crate::manager::MaintenanceManager;
@@ -36,13 +36,17 @@ impl AgentService for MaintenanceManager {
     ) -> Result<Response<EnrollResponse>, Status> {
         let peer = Peer::of(&request);
         // A join token proves nothing before the database was asked, and who made it up may not ask for ever.
-        let answer = match self.flood.admit(&peer, Instant::now()) {
-            Ok(()) => Box::pin(enroll::enroll(self, request.into_inner())).await,
+        let answer = match self.flood.may_pass(&peer, Instant::now()) {
+            Ok(()) => {
+                let answer = Box::pin(enroll::enroll(self, request.into_inner())).await;
+                if matches!(&answer, Err(refused) if refused.code() == Code::PermissionDenied) {
+                    // Those that were under way meanwhile are past it.
+                    let _ = self.flood.admit(&peer, Instant::now());
+                }
+                answer
+            }
             Err(refused) => Err(refused),
         };
-        if answer.is_ok() {
-            self.flood.give_back(&peer, Instant::now());
-        }
         self.ended("enroll", peer, answer)
     }
 

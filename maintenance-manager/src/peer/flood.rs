@@ -95,21 +95,22 @@ impl Flood {
         let Some(each) = self.each() else {
             return;
         };
-        self.give_back(holder, now);
+        if let Some(bucket) = self.buckets(holder).get_mut(holder) {
+            bucket.full_at = bucket.full_at.checked_sub(each).unwrap_or(now);
+        }
         let mut buckets = self.buckets(node);
         make_room(&mut buckets, node, now);
         let full_at = now + each;
         buckets.entry(node.clone()).or_insert(Bucket { full_at });
     }
 
-    /// A call took nothing, as it turned out: whoever sent it had the right to.
-    pub fn give_back(&self, peer: &Peer, now: Instant) {
+    /// Whether a call of a peer would pass. It takes nothing.
+    pub fn may_pass(&self, peer: &Peer, now: Instant) -> Result<(), Status> {
         let Some(each) = self.each() else {
-            return;
+            return Ok(());
         };
-        if let Some(bucket) = self.buckets(peer).get_mut(peer) {
-            bucket.full_at = bucket.full_at.checked_sub(each).unwrap_or(now);
-        }
+        let bucket = self.buckets(peer).get(peer).copied();
+        bucket.map_or(Ok(()), |mut bucket| self.take(&mut bucket, each, now))
     }
 
     /// How long one call takes up; none if there is no limit.

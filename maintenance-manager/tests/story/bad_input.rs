@@ -385,17 +385,21 @@ async fn who_proves_nothing_is_limited_as_well() {
 async fn who_makes_join_tokens_up_is_limited_and_a_roll_out_is_not() {
     let house = house_of_few_calls().await;
     let token = house.join_token(false, true).await;
-    for machine in 1..=50 {
-        let arrived = house.enroll(&token, machine, 1).await;
+    let arrivals = join_all((1..=50).map(|machine| house.enroll(&token, machine, 1)));
+    for arrived in arrivals.await {
         arrived.expect("it may come in");
     }
     let begun = Instant::now();
     let made_up = evenkeel_auth::JoinToken::generate(None).expect("randomness");
     let made_up = made_up.text().reveal().to_owned();
-    let tries = join_all((0..100).map(|machine| house.enroll(&made_up, machine, 1))).await;
-    let codes = tries.into_iter().map(|tried| tried.expect_err("made up"));
-    let (flooding, heard): (Vec<_>, Vec<_>) =
-        codes.partition(|refused| refused.code() == Code::ResourceExhausted);
+    let mut refused = Vec::new();
+    for machine in 1..=100 {
+        let tried = house.enroll(&made_up, machine, 1).await;
+        refused.push(tried.expect_err("made up"));
+    }
+    let (flooding, heard): (Vec<_>, Vec<_>) = refused
+        .into_iter()
+        .partition(|refused| refused.code() == Code::ResourceExhausted);
     let is_denied = |refused: &tonic::Status| refused.code() == Code::PermissionDenied;
     assert!(heard.iter().all(is_denied), "{heard:?}");
     assert!(heard.len() <= few_calls_since(begun), "{}", heard.len());
