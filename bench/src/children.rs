@@ -95,6 +95,7 @@ pub async fn output(
     let output = command(program, arguments, variables)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
+        .kill_on_drop(true)
         .output()
         .await
         .with_context(|| format!("start {}", program.display()))?;

@@ -1,7 +1,7 @@
 //! The fleet benchmark itself: a small one goes all the way and says everything that it should.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -139,21 +139,40 @@ fn started_by(parent: u32) -> Vec<(Pid, String)> {
     started.collect()
 }
 
+/// Asked to end when it is dropped, whatever became of the test.
+struct Running(Child);
+
+impl Running {
+    fn ask_to_end(&self) {
+        let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("its id"), Signal::TERM).ok();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that was waited for is not there any more.
+        if matches!(self.0.try_wait(), Ok(None)) {
+            self.ask_to_end();
+        }
+    }
+}
+
 #[test]
 #[expect(
     clippy::disallowed_methods,
     reason = "the program is looked at from outside"
 )]
 fn what_a_benchmark_started_ends_with_it_when_it_is_asked_to_end() {
-    let mut benchmark = Command::new(env!("CARGO_BIN_EXE_evenkeel-bench"))
+    let benchmark = Command::new(env!("CARGO_BIN_EXE_evenkeel-bench"))
         .args(["fleet", "--nodes", "100", "--for", "1h", "--no-echo"])
         .stderr(Stdio::piped())
-        .spawn()
-        .expect("start the benchmark");
-    let said = benchmark.stderr.take().expect("its words");
+        .spawn();
+    let mut benchmark = Running(benchmark.expect("start the benchmark"));
+    let said = benchmark.0.stderr.take().expect("its words");
     let mut said = BufReader::new(said).lines().map_while(Result::ok);
     assert!(said.any(|line| line.starts_with("every node calls")));
-    let started = started_by(benchmark.id());
+    let started = started_by(benchmark.0.id());
     for role in ["\0serve\0", "\0drive\0"] {
         assert!(
             started.iter().any(|(_, line)| line.contains(role)),
@@ -162,9 +181,8 @@ fn what_a_benchmark_started_ends_with_it_when_it_is_asked_to_end() {
     }
     let open = |(pid, _): &(Pid, String)| pidfd_open(*pid, PidfdFlags::empty());
     let handles = started.iter().map(open).collect::<Result<Vec<_>, _>>();
-    let pid = i32::try_from(benchmark.id()).ok().and_then(Pid::from_raw);
-    kill_process(pid.expect("its id"), Signal::TERM).expect("ask it to end");
-    assert_eq!(benchmark.wait().expect("its end").code(), Some(143));
+    benchmark.ask_to_end();
+    assert_eq!(benchmark.0.wait().expect("its end").code(), Some(143));
     for (handle, who) in handles.expect("they are there").iter().zip(&started) {
         let mut ended = [PollFd::new(handle, PollFlags::IN)];
         let patience = Timespec {

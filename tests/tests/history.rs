@@ -249,7 +249,7 @@ impl Seen {
 
     /// A history in which nothing happens shows nothing.
     fn must_be_enough(&self, polls: u64) {
-        let least = usize::try_from(polls / 1_000).unwrap_or(usize::MAX);
+        let least = usize::try_from(polls / 1_000).unwrap_or(usize::MAX).max(1);
         let updates: usize = self.updates.values().sum();
         assert!(
             self.asked >= least && updates >= least / 10,
@@ -306,7 +306,7 @@ impl Answered {
 
     /// A history in which nothing is remembered shows nothing of the view, and one in which nobody is held nothing of that.
     fn must_be_enough(&self, polls: u64) {
-        let least = polls / 1_000;
+        let least = (polls / 1_000).max(1);
         assert!(
             self.of("hit") >= least && self.of("held") >= least,
             "too few polls were answered from memory, or held: {self:?}"
