@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +12,6 @@ use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::contacts::{self, Contact};
 use evenkeel_store::{Store, StoreError};
 use tokio::time::MissedTickBehavior;
-use tokio_util::sync::CancellationToken;
 
 use crate::outage::Outage;
 
@@ -76,13 +76,14 @@ impl Contacts {
         store: Store,
         every: Duration,
         outage: &Outage,
-        stopping: CancellationToken,
+        stopping: impl Future<Output = ()>,
     ) {
+        let mut stopping = pin!(stopping);
         let mut ticks = tokio::time::interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let last = tokio::select! {
-                () = stopping.cancelled() => true,
+                () = &mut stopping => true,
                 _ = ticks.tick() => false,
             };
             let written = self.write(&store).await;

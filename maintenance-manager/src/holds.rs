@@ -45,7 +45,7 @@ pub struct HoldSettings {
 impl Default for HoldSettings {
     fn default() -> Self {
         Self {
-            longest: Duration::from_mins(45),
+            longest: Duration::from_hours(1),
             most: 50_000,
             rest: Duration::from_secs(1),
             recheck: Duration::from_mins(4),
@@ -130,8 +130,10 @@ struct All {
     tenants: HashMap<TenantId, Group>,
     counted: HashMap<(TenantId, Scope), Group>,
     last: u64,
-    /// The last one that had its turn to be looked at.
+    /// The last one that had its turn to be looked at, and the last one of this round: those who come meanwhile have theirs
+    /// in the next.
     turn: u64,
+    round: u64,
     is_draining: bool,
 }
 
@@ -238,6 +240,11 @@ impl Holds {
         }
     }
 
+    /// Whether a poll of a node is held.
+    pub fn has(&self, who: (TenantId, HostId)) -> bool {
+        self.lock().hosts.contains_key(&who)
+    }
+
     /// How many are held.
     pub fn len(&self) -> usize {
         self.lock().held.len()
@@ -260,9 +267,10 @@ impl Waiting {
         }
     }
 
-    /// Whether it is held still, and no newer poll of the node instead of it.
-    pub fn is_held(&self) -> bool {
-        self.holds.lock().held.contains_key(&self.number)
+    /// Whether no newer poll of the node is held, or was, instead of it.
+    pub fn is_last(&self) -> bool {
+        let all = self.holds.lock();
+        all.held.contains_key(&self.number) || all.is_draining
     }
 
     /// Goes on with another answer, which may depend on other things. What was to wake it still does.
@@ -372,17 +380,22 @@ impl All {
     }
 
     fn next_share(&mut self, shares: usize) -> Vec<((TenantId, HostId), Asked, Arc<Bell>)> {
+        if self.round <= self.turn {
+            (self.turn, self.round) = (0, self.last);
+        }
         let count = self.held.len().div_ceil(shares.max(1));
-        let later = self.held.range(self.turn + 1..);
-        let earlier = self.held.range(..=self.turn);
-        let mut turn = self.turn;
-        let share = later.chain(earlier).take(count).map(|(number, held)| {
-            turn = *number;
-            (held.who, held.asked, Arc::clone(&held.bell))
-        });
-        let share = share.collect();
-        self.turn = turn;
+        let left = self
+            .held
+            .range(self.turn + 1..=self.round.max(self.turn + 1));
+        let share: Vec<_> = left.take(count).collect();
+        self.turn = match share.last() {
+            Some((number, _)) if share.len() == count => **number,
+            _ => self.round,
+        };
+        let share = share.into_iter();
         share
+            .map(|(_, held)| (held.who, held.asked, Arc::clone(&held.bell)))
+            .collect()
     }
 
     /// The bells are rung without the lock: whoever is woken may want it at once.

@@ -39,7 +39,7 @@ pub use holds::{Carried, HoldSettings};
 pub use housekeeping::{Housekeeping, Swept};
 pub use images::ImageWatch;
 pub use load::LoadSettings;
-pub use manager::MaintenanceManager;
+pub use manager::{MAX_MESSAGE, MaintenanceManager};
 pub use memory::{Memory, TurnedAway};
 pub use peer::FloodSettings;
 pub use settings::{PatienceSettings, Settings};

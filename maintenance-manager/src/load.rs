@@ -47,6 +47,10 @@ const EACH: Duration = Duration::from_micros(200);
 const SHORTEST_SPREAD: Duration = Duration::from_secs(1);
 const LONGEST_SPREAD: Duration = Duration::from_mins(1);
 
+/// How long those that are held may take to be answered at a stop, and how often it is seen whether they are.
+const LET_GO_WITHIN: Duration = Duration::from_secs(2);
+const LET_GO_EACH: Duration = Duration::from_millis(10);
+
 /// How long a call may wait for a pen.
 const PEN_WITHIN: Duration = Duration::from_secs(10);
 
@@ -293,6 +297,17 @@ impl Load {
     pub fn lets_go(&self) {
         let held = self.aside.load(Ordering::Relaxed);
         self.let_go.store(held, Ordering::Relaxed);
+    }
+
+    /// Waits until those that were held are answered, for a while.
+    pub async fn has_let_go(&self) {
+        let answered = async {
+            while self.aside.load(Ordering::Relaxed) > 0 {
+                tokio::time::sleep(LET_GO_EACH).await;
+            }
+        };
+        // Who is not answered by then is not waited for.
+        let _ = tokio::time::timeout(LET_GO_WITHIN, answered).await;
     }
 
     /// How much there is to do: 0 is nothing, 1 as much as can be borne.

@@ -35,7 +35,7 @@ use crate::tracker::Tracker;
 use crate::view::{self, Recall, Sizes, View, Who};
 
 /// The largest message that is read. A detail of 10 MiB is cut and its outcome kept; larger is refused.
-const MAX_MESSAGE: usize = 16 << 20;
+pub const MAX_MESSAGE: usize = 16 << 20;
 
 /// How many machines are let in at once.
 const DOORS: usize = 4;
@@ -189,13 +189,19 @@ impl MaintenanceManager {
         });
     }
 
-    /// Starts to write the times of last contact, and writes those that are left when the process stops.
+    /// Starts to write the times of last contact, and writes those that are left when the process stops and has let go of
+    /// those that it holds.
     pub fn start_contacts(&self, life: &Lifecycle) {
         let contacts = self.contacts.clone();
         let (store, every) = (self.store.clone(), period(self.settings.contacts_every));
         let (stopping, outage) = (life.stopping(), Arc::clone(&self.outage));
+        let load = Arc::clone(&self.load);
         life.spawn("contacts", async move {
-            contacts.run(store, every, &outage, stopping).await;
+            let stopped = async {
+                stopping.cancelled().await;
+                load.has_let_go().await;
+            };
+            contacts.run(store, every, &outage, stopped).await;
             Ok(())
         });
     }

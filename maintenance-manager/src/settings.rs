@@ -67,6 +67,15 @@ pub struct Settings {
     pub load: LoadSettings,
 }
 
+impl Settings {
+    /// After how long without a word a node is silent: it is given the time of two polls at least, and that in which contacts
+    /// are written.
+    pub(crate) fn silence(&self) -> TimeDelta {
+        let least = (delta(self.poll_interval) + delta(self.contacts_every)) * 2;
+        delta(self.silent_after).max(least)
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {

@@ -10,7 +10,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::outage::Outage;
-use crate::settings::{Settings, delta, period};
+use crate::settings::{Settings, period};
 
 /// How many nodes one statement takes.
 const BATCH: u32 = 1_000;
@@ -27,16 +27,14 @@ pub struct SilenceWatch {
 }
 
 impl SilenceWatch {
-    /// A watch on a store. A node is given the time of two polls at least, and that in which contacts are written. One that
-    /// was told to wait longer is due later, and is given until then.
+    /// A watch on a store. A node that was told to wait longer than usual is due later, and is given until then.
     #[must_use]
     pub fn new(store: Store, clock: Arc<dyn Clock>, settings: &Settings) -> Self {
-        let least = (delta(settings.poll_interval) + delta(settings.contacts_every)) * 2;
         Self {
             store,
             clock,
             every: period(settings.silent_every),
-            after: delta(settings.silent_after).max(least),
+            after: settings.silence(),
             outage: Arc::default(),
         }
     }

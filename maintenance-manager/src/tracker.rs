@@ -20,12 +20,12 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::outage::Outage;
-use crate::settings::{Settings, period};
+use crate::settings::{Settings, delta, period};
 
 /// How many runs are read at once.
 const BATCH: u32 = 1_000;
 
-/// How much later than it happened a contact may be written.
+/// How much later than it happened a contact may be written. While a poll is held, that is when it came.
 const CONTACTS_LAG: TimeDelta = TimeDelta::minutes(5);
 
 /// A pass takes no input: what it does follows from the database alone, and each run is judged again under the lock of
@@ -37,6 +37,8 @@ pub struct Tracker {
     every: Duration,
     horizon: Horizon,
     patience: Patience,
+    /// How much later than its last contact a node may have been answered.
+    lag: TimeDelta,
     outage: Arc<Outage>,
 }
 
@@ -50,6 +52,7 @@ impl Tracker {
             every: period(settings.track_every),
             horizon: settings.horizon(),
             patience: settings.patience(),
+            lag: CONTACTS_LAG + delta(settings.holds.longest),
             outage: Arc::default(),
         }
     }
@@ -165,7 +168,7 @@ impl Tracker {
             return Ok(None);
         } else if let Act::Cancel { cause, .. } = world.decide(now).act {
             let heard = contacts::last(tx, node.instance).await?;
-            if may_hold_leave(run, heard, now) {
+            if may_hold_leave(run, heard.map(|heard| heard + self.lag), now) {
                 return Ok(None);
             }
             RunEvent::Cancelled(cause)
@@ -195,8 +198,8 @@ struct Due {
 }
 
 /// Whether leave that was given ahead may still let a node begin without our hearing of it: it was given with an answer,
-/// so it lasts for as long as the policy says after the node was heard last.
-fn may_hold_leave(run: &UpdateRun, heard: Option<Time>, now: Time) -> bool {
+/// so it lasts for as long as the policy says after the node can have been answered last.
+fn may_hold_leave(run: &UpdateRun, answered: Option<Time>, now: Time) -> bool {
     let days = run
         .origin
         .policy
@@ -205,6 +208,6 @@ fn may_hold_leave(run: &UpdateRun, heard: Option<Time>, now: Time) -> bool {
             policy.spec.offline_days
         });
     let since = run.state.since();
-    let heard = heard.map_or(since, |heard| heard.max(since));
-    days > 0 && now < heard + TimeDelta::days(i64::from(days)) + CONTACTS_LAG
+    let answered = answered.map_or(since, |answered| answered.max(since));
+    days > 0 && now < answered + TimeDelta::days(i64::from(days))
 }

@@ -1,7 +1,7 @@
 //! What is remembered of answers, so that a poll that says nothing new is answered without the database.
 //!
 //! A memo is made of an answer that was just found in the database and for which nothing was to be written. It holds until
-//! a change concerns it, until time alone could change it, or for an hour. Changes come from the log of the database
+//! a change concerns it, until time alone could change it, or for an hour and a half. Changes come from the log of the database
 //! in numbered passes (`follow`); each marks what it concerns as stale ([`marks`] says what that is). Whoever is about to
 //! look into the database notes the number of the last pass before: what was committed later comes in a later pass, so an
 //! answer is current as long as nothing that it depends on was marked by one.
@@ -64,7 +64,7 @@ impl Default for ViewSettings {
     fn default() -> Self {
         Self {
             max_staleness: Duration::from_secs(10),
-            longest: Duration::from_hours(1),
+            longest: Duration::from_mins(90),
             audit_every: 10_000,
         }
     }

@@ -13,6 +13,7 @@ use chrono::TimeDelta;
 use evenkeel_inventory::OsDefaults;
 use evenkeel_kit::Secret;
 use evenkeel_kit::telemetry::LogConfig;
+use evenkeel_maintenance_manager::MAX_MESSAGE;
 use evenkeel_store::decisions::Horizon;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
@@ -174,7 +175,7 @@ impl Default for Southbound {
             memory_limit: 0,
             calls_per_connection: 32,
             handshake_within: Duration::from_secs(10),
-            answer_within: Duration::from_hours(1),
+            answer_within: Duration::from_hours(2),
             keep_alive: Duration::from_mins(1),
         }
     }
@@ -213,8 +214,20 @@ impl Config {
                 "rest.cors_origins has {odd:?}; an origin looks like https://ui.example"
             ));
         }
+        self.check_messages()?;
         self.check_holds()?;
         self.auth.check(self.rest.listen)
+    }
+
+    /// The longest message must have room, or it is never read.
+    fn check_messages(&self) -> Result<(), String> {
+        let (most, longest) = (self.maintenance_manager.load.message_memory, MAX_MESSAGE);
+        if most == 0 || u64::try_from(longest).is_ok_and(|longest| longest <= most) {
+            return Ok(());
+        }
+        Err(format!(
+            "maintenance_manager.load.message_memory ({most}) must be 0, or have room for the longest message ({longest})"
+        ))
     }
 
     /// What is wrong between the polls that are held and what carries them, if anything is.
@@ -422,7 +435,7 @@ mod tests {
         let config = read("[southbound]\nanswer_within = '3m'").unwrap();
         let wrong = config.check().unwrap_err();
         assert!(
-            wrong.contains("answer_within (3m)") && wrong.contains("longest (45m)"),
+            wrong.contains("answer_within (3m)") && wrong.contains("longest (1h)"),
             "{wrong}"
         );
         let shorter = "[southbound]\nanswer_within = '3m'\n\
@@ -431,6 +444,16 @@ mod tests {
         let none = "[southbound]\nanswer_within = '1m'\n\
                     [maintenance_manager.holds]\nmost = 0";
         assert_eq!(read(none).unwrap().check(), Ok(()));
+    }
+
+    #[test]
+    fn the_longest_message_has_room() {
+        let of = |bytes| format!("[maintenance_manager.load]\nmessage_memory = {bytes}");
+        let wrong = read(&of(1 << 20)).unwrap().check().unwrap_err();
+        assert!(wrong.contains("message_memory (1048576)"), "{wrong}");
+        for good in [0, 16 << 20] {
+            assert_eq!(read(&of(good)).unwrap().check(), Ok(()));
+        }
     }
 
     #[test]

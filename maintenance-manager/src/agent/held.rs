@@ -52,7 +52,6 @@ struct Held<'a> {
     end: Instant,
     /// When it was last looked at in the database.
     looked: Option<Instant>,
-    is_answered: bool,
     /// It is not in anybody's way.
     _aside: Aside,
 }
@@ -70,11 +69,7 @@ pub fn hold(
     let mut begun = begin(manager, node, case, held, hit);
     async move {
         match &mut begun {
-            Ok(held) => {
-                let ended = held.run().await;
-                held.is_answered = true;
-                ended
-            }
+            Ok(held) => held.run().await,
             Err(hit) => Ok(Ended::Answer(hit.clone())),
         }
     }
@@ -112,7 +107,6 @@ fn begin<'a>(
         since: now,
         end: Instant::now() + time,
         looked: None,
-        is_answered: false,
         _aside: manager.load.aside(),
     })
 }
@@ -263,16 +257,16 @@ impl Held<'_> {
     }
 }
 
-/// A connection that is lost while a poll is held says that its node may be gone: it is due as one that is not held. But
-/// if it has come back in the meantime, here or elsewhere, its newer word stands.
+/// Whether it is answered or its connection was lost: from now on the node is due like one that is not held. Its next word
+/// is newer. But if it has come back in the meantime, here or elsewhere, that word stands.
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        if self.is_answered || !self.waiting.is_held() {
+        if !self.waiting.is_last() {
             return;
         }
         let manager = self.manager;
         let at = self.since + TimeDelta::milliseconds(1);
-        let due = manager.now() + delta(manager.settings.silent_after);
+        let due = manager.now() + manager.settings.silence();
         let tenant = self.case.who.tenant();
         let contacts = &manager.contacts;
         contacts.heard(tenant, self.hit.instance, at, Some(due));

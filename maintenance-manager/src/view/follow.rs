@@ -20,8 +20,11 @@ const BATCH: u32 = 10_000;
 /// How far apart passes are, however many hints there are.
 const APART: Duration = Duration::from_millis(20);
 
-/// How often the log is read without a hint, and how often it is said how much is remembered.
-const EVERY: Duration = Duration::from_secs(1);
+/// How often the log is read without a hint: all that is at rest costs as often.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// How often it is said how much is remembered.
+const TELL: Duration = Duration::from_secs(1);
 
 /// How long to wait after a failure, twice as long after each further one.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -177,7 +180,7 @@ impl Follower {
     async fn tell_on(&self) -> Infallible {
         loop {
             self.tell();
-            tokio::time::sleep(EVERY).await;
+            tokio::time::sleep(TELL).await;
         }
     }
 

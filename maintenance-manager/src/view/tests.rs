@@ -166,7 +166,7 @@ fn answers_that_were_learnt_together_do_not_end_together() {
     let end = |n| view.learn(found(&view, n), NOW).until;
     let ends: std::collections::BTreeSet<Time> = (1..=1_000).map(end).collect();
     assert!(ends.len() > 990, "{}", ends.len());
-    let longest = TimeDelta::minutes(30);
+    let longest = crate::settings::delta(ViewSettings::default().longest);
     let (first, last) = (ends.first().expect("some"), ends.last().expect("some"));
     assert!(*first >= NOW + longest * 3 / 4, "{first}");
     assert!(*last <= NOW + longest, "{last}");

@@ -1,5 +1,7 @@
 //! Letting the server keep a poll open until it has something to say, while the agent has nothing else to do.
 
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ConstantBuilder};
@@ -8,7 +10,7 @@ use tokio::time::Instant;
 
 use super::acts::wish_name;
 use super::{Agent, AgentError, BACKOFF};
-use crate::link::{Answer, LinkError, Question};
+use crate::link::{Answer, LinkError, Question, facts_digest};
 use crate::model::Act;
 
 /// A hold that is shorter is not worth asking for.
@@ -16,6 +18,9 @@ const LEAST_HOLD: Duration = Duration::from_secs(2);
 
 /// News that took so long came to a poll that was held: no network is that slow.
 const HELD: Duration = Duration::from_secs(2);
+
+/// How often the node is looked at while the server keeps a poll open: what is new about it makes another poll.
+const LOOK_AGAIN: Duration = Duration::from_mins(5);
 
 /// A poll that may be held is made after a random time up to this: the server does the waiting.
 const SOON: Duration = Duration::from_secs(1);
@@ -55,7 +60,7 @@ pub(super) enum Way {
 pub(super) enum Heard {
     /// An answer.
     Answer(Box<Answer>, Way),
-    /// The agent has something to do of its own, and gave up a poll that was held.
+    /// The agent has something to do of its own, or something new to tell, and gave up a poll that was held.
     Woken,
     /// The connection was lost while the poll was held. That shows only that this connection is gone.
     CutOff,
@@ -83,20 +88,30 @@ impl Agent {
         &mut self,
         question: Question<'_>,
         rest: Rest,
+        digest: [u8; 32],
     ) -> Result<Heard, AgentError> {
         let begun = Instant::now();
         let own = self.until_own(rest);
-        let own = async move {
+        let mut own = pin!(async move {
             match own {
                 Some(own) => tokio::time::sleep(own).await,
                 None => std::future::pending().await,
             }
-        };
-        let answer = tokio::select! {
-            biased;
-            () = self.stop.cancelled() => return Err(AgentError::Stopped),
-            answer = self.link.poll(question) => answer,
-            () = own => return Ok(Heard::Woken),
+        });
+        let (link, stop) = (Arc::clone(&self.link), self.stop.clone());
+        let mut answer = link.poll(question);
+        let answer = loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Err(AgentError::Stopped),
+                answer = &mut answer => break answer,
+                () = &mut own => return Ok(Heard::Woken),
+                () = tokio::time::sleep(LOOK_AGAIN) => {
+                    if facts_digest(&self.look().await?) != digest {
+                        return Ok(Heard::Woken);
+                    }
+                }
+            }
         };
         let answer = match answer {
             Err(LinkError::Unavailable(why)) => {

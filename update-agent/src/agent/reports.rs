@@ -134,7 +134,7 @@ impl Agent {
     }
 
     /// Looks at the node, and adds what the agent knows of itself.
-    async fn look(&mut self) -> Result<Facts, AgentError> {
+    pub(super) async fn look(&mut self) -> Result<Facts, AgentError> {
         let stop = self.stop.clone();
         let mut facts = match unless(&stop, self.facts.read()).await? {
             Ok(facts) => facts,
@@ -179,7 +179,7 @@ impl Agent {
         };
         let (mut answer, mut way) = match rest.filter(|_| !hold.is_zero()) {
             None => (self.ask(question).await?, Way::AtOnce),
-            Some(rest) => match self.ask_held(question, rest).await? {
+            Some(rest) => match self.ask_held(question, rest, digest).await? {
                 Heard::Answer(answer, way) => (answer, way),
                 nothing => return Ok(nothing),
             },

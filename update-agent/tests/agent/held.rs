@@ -167,6 +167,29 @@ async fn a_node_that_may_begin_and_waits_for_its_owner_is_not_held() {
     assert_eq!(node.system.listing(), OLD);
 }
 
+/// The server does not have to ask: it is told within minutes, however long the poll might be held.
+#[tokio::test(start_paused = true)]
+async fn what_changes_about_a_node_ends_a_held_poll() {
+    let node = Node::new();
+    node.server().hold = Duration::from_hours(1);
+    let mut agent = node.agent();
+    let somebody = async {
+        until(|| is_held(&node)).await;
+        let polls = node.server().polls;
+        tokio::time::sleep(Duration::from_mins(21)).await;
+        assert_eq!(node.server().polls, polls, "nothing is new");
+        let run = node.place().inside("/run");
+        std::fs::create_dir_all(&run).unwrap();
+        std::fs::write(run.join("reboot-required"), "").unwrap();
+        until(|| node.server().polls > polls).await;
+        node.stop.cancel();
+    };
+    tokio::join!(agent.run(), somebody);
+    let last = pauses(&node).last().copied().unwrap();
+    let expected = Duration::from_mins(21)..Duration::from_mins(26) + MORE;
+    assert!(expected.contains(&last), "{last:?}");
+}
+
 /// Nobody is at the other end any more, and nobody said so.
 #[tokio::test(start_paused = true)]
 async fn a_window_of_its_grant_ends_a_held_poll_that_nobody_will_answer() {
