@@ -158,7 +158,7 @@ fn describe_view() {
     );
     metrics::describe_gauge!(
         "evenkeel_log_lag_seconds",
-        "How far the reading of the change log is behind."
+        "How long ago everything was read from the change log that could be: what is not over cannot."
     );
 }
 

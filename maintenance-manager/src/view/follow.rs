@@ -20,11 +20,8 @@ const BATCH: u32 = 10_000;
 /// How far apart passes are, however many hints there are.
 const APART: Duration = Duration::from_millis(20);
 
-/// How often the log is read without a hint: all that is at rest costs as often.
-const EVERY: Duration = Duration::from_secs(2);
-
-/// How often it is said how much is remembered.
-const TELL: Duration = Duration::from_secs(1);
+/// How often the log is read without a hint, and how often it is said how much is remembered.
+const EVERY: Duration = Duration::from_secs(1);
 
 /// How long to wait after a failure, twice as long after each further one.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -180,16 +177,17 @@ impl Follower {
     async fn tell_on(&self) -> Infallible {
         loop {
             self.tell();
-            tokio::time::sleep(TELL).await;
+            tokio::time::sleep(EVERY).await;
         }
     }
 
     /// Says how much is remembered and how old it is; without end if nobody knows.
     fn tell(&self) {
-        let age = self.view.age();
-        let age = age.map_or(f64::INFINITY, |age| age.as_secs_f64());
-        metrics::gauge!("evenkeel_view_age_seconds").set(age);
-        metrics::gauge!("evenkeel_log_lag_seconds").set(age);
+        let or_for_ever =
+            |time: Option<Duration>| time.map_or(f64::INFINITY, |time| time.as_secs_f64());
+        metrics::gauge!("evenkeel_view_age_seconds").set(or_for_ever(self.view.age()));
+        let lag = self.view.0.reached.lag();
+        metrics::gauge!("evenkeel_log_lag_seconds").set(or_for_ever(lag));
         let sizes = self.view.sizes();
         let counts = [
             ("evenkeel_view_nodes", sizes.nodes),

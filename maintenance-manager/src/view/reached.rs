@@ -28,6 +28,8 @@ pub struct Reached {
     begun: Mutex<VecDeque<(Instant, u64)>>,
     /// All that was committed before was marked.
     complete: watch::Sender<Option<Instant>>,
+    /// When the last pass began that left nothing which could be read.
+    read: Mutex<Option<Instant>>,
     /// What is waited for, and until when.
     wanted: Mutex<Option<Wanted>>,
     /// Somebody began to wait.
@@ -47,6 +49,13 @@ impl Reached {
         complete.map(|complete| complete.elapsed())
     }
 
+    /// How long ago all was read that could be: what a transaction wrote which is not over cannot. So the age grows while one
+    /// hangs, and this does not.
+    pub fn lag(&self) -> Option<Duration> {
+        let read = *lock(&self.read);
+        read.map(|read| read.elapsed())
+    }
+
     /// Somebody follows the log from now on, or nobody does.
     pub fn set_followed(&self, is_followed: bool) {
         self.is_followed.store(is_followed, Ordering::Relaxed);
@@ -61,6 +70,7 @@ impl Reached {
         if tail.more {
             return;
         }
+        *lock(&self.read) = Some(began);
         let mut complete = None;
         while let Some((at, xmax)) = passes.front().copied() {
             if xmax > tail.limit {
@@ -78,6 +88,7 @@ impl Reached {
     /// Nobody knows any more what was read.
     pub fn lose(&self) {
         lock(&self.begun).clear();
+        *lock(&self.read) = None;
         self.complete.send_replace(None);
     }
 
@@ -158,6 +169,7 @@ mod tests {
         reached.passed(at(1), &tail(11, 14));
         reached.passed(at(2), &tail(11, 16));
         assert_eq!(complete(&reached), Some(at(0)), "11 is not over");
+        assert_eq!(*lock(&reached.read), Some(at(2)), "nothing else is left");
         reached.passed(at(3), &tail(15, 20));
         assert_eq!(complete(&reached), Some(at(1)));
         reached.passed(at(4), &tail(20, 20));
@@ -173,7 +185,7 @@ mod tests {
             ..tail(10, 10)
         };
         reached.passed(start, &cut);
-        assert_eq!(complete(&reached), None);
+        assert_eq!((complete(&reached), reached.lag()), (None, None));
         reached.passed(start + Duration::from_millis(1), &tail(10, 10));
         assert_eq!(complete(&reached), Some(start + Duration::from_millis(1)));
     }
@@ -200,7 +212,7 @@ mod tests {
         reached.passed(start, &tail(10, 10));
         reached.passed(start, &tail(10, 30));
         reached.lose();
-        assert_eq!(reached.age(), None);
+        assert_eq!((reached.age(), reached.lag()), (None, None));
         reached.passed(start, &tail(20, 20));
         assert_eq!(complete(&reached), Some(start));
     }
