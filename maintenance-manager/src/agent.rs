@@ -37,16 +37,13 @@ impl AgentService for MaintenanceManager {
         let peer = Peer::of(&request);
         // A join token proves nothing before the database was asked, and who made it up may not ask for ever.
         let answer = match self.flood.may_pass(&peer, Instant::now()) {
-            Ok(()) => {
-                let answer = Box::pin(enroll::enroll(self, request.into_inner())).await;
-                if matches!(&answer, Err(refused) if refused.code() == Code::PermissionDenied) {
-                    // Those that were under way meanwhile are past it.
-                    let _ = self.flood.admit(&peer, Instant::now());
-                }
-                answer
-            }
+            Ok(()) => Box::pin(enroll::enroll(self, &peer, request.into_inner())).await,
             Err(refused) => Err(refused),
         };
+        if answer.as_ref().is_err_and(is_its_own_fault) {
+            // Those that were under way meanwhile are past it.
+            let _ = self.flood.admit(&peer, Instant::now());
+        }
         self.ended("enroll", peer, answer)
     }
 
@@ -88,6 +85,12 @@ impl AgentService for MaintenanceManager {
         };
         self.ended("report", peer, answer)
     }
+}
+
+/// Whether a call was refused for what it said, and not for what goes on here.
+fn is_its_own_fault(refused: &Status) -> bool {
+    let ours = [Code::Unavailable, Code::Internal, Code::ResourceExhausted];
+    !ours.contains(&refused.code())
 }
 
 impl MaintenanceManager {

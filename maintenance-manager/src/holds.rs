@@ -240,11 +240,6 @@ impl Holds {
         }
     }
 
-    /// Whether a poll of a node is held.
-    pub fn has(&self, who: (TenantId, HostId)) -> bool {
-        self.lock().hosts.contains_key(&who)
-    }
-
     /// How many are held.
     pub fn len(&self) -> usize {
         self.lock().held.len()

@@ -162,7 +162,8 @@ impl MaintenanceManager {
     pub fn start_rechecks(&self, life: &Lifecycle) {
         let (all, longest) = (self.settings.holds.recheck, Duration::from_secs(1));
         let every = period(all.min(longest));
-        let shares = usize::try_from(all.as_millis() / every.as_millis().max(1));
+        // Whoever comes while a round goes on has its turn in the next one.
+        let shares = usize::try_from(all.as_millis() / every.as_millis().max(1) / 2);
         let shares = shares.unwrap_or(usize::MAX);
         let (manager, stopping) = (self.clone(), life.stopping());
         life.spawn("rechecks", async move {

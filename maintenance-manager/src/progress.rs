@@ -344,12 +344,8 @@ impl<'a> Scene<'a> {
         // EIM's agents come at their own pace.
         let is_ours = matches!(self.node.protocol, Protocol::Own { .. });
         let due = manager.due(now).filter(|_| is_ours);
-        let host = self.host.id;
         self.make_visible().await?;
-        // A call beside a poll that is held says nothing about when the next word is due.
-        if !manager.holds.has((tenant, host)) {
-            manager.contacts.heard(tenant, instance, now, due);
-        }
+        manager.contacts.heard(tenant, instance, now, due);
         Ok(())
     }
 

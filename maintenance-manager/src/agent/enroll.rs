@@ -1,6 +1,6 @@
 //! How a node arrives (engine section 8).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evenkeel_auth::JoinToken as Secret;
 use evenkeel_domain::Time;
@@ -23,6 +23,7 @@ use uuid::Uuid;
 
 use crate::agent::wire::timestamp;
 use crate::manager::MaintenanceManager;
+use crate::peer::Peer;
 use crate::settings::delta;
 use crate::status;
 
@@ -51,6 +52,7 @@ enum Runs {
 /// Makes a machine a node of the project that its join token belongs to.
 pub async fn enroll(
     manager: &MaintenanceManager,
+    peer: &Peer,
     request: EnrollRequest,
 ) -> Result<EnrollResponse, Status> {
     let secret = Secret::parse(&request.join_token)
@@ -64,6 +66,8 @@ pub async fn enroll(
         let text = "too many machines arrive at once; try again";
         return Err(Status::unavailable(text));
     };
+    // Others from there may have been refused meanwhile.
+    manager.flood.may_pass(peer, Instant::now())?;
     status::within(entered(manager, digest, &claim, now)).await
 }
 

@@ -266,7 +266,9 @@ impl Drop for Held<'_> {
         }
         let manager = self.manager;
         let at = self.since + TimeDelta::milliseconds(1);
-        let due = manager.now() + manager.settings.silence();
+        let now = manager.now();
+        let usual = now + manager.settings.silence();
+        let due = manager.due(now).map_or(usual, |due| due.max(usual));
         let tenant = self.case.who.tenant();
         let contacts = &manager.contacts;
         contacts.heard(tenant, self.hit.instance, at, Some(due));

@@ -54,10 +54,17 @@ async fn keep(
     let scene = Scene::open(turn, machine, false).await;
     let mut scene = scene.map_err(status::store)?;
     trusted(&scene.host, &scene.world)?;
+    let says_something = !events.is_empty();
     let stored = store(&mut scene, attempt, digest, events).await;
     let (run, acknowledged) = stored.map_err(status::store)?;
     let now = scene.now;
-    scene.commit().await.map_err(status::store)?;
+    // Whoever only tries the way says nothing about when the next word of the node is due: its poll may be held.
+    let kept = if says_something {
+        scene.commit().await
+    } else {
+        scene.keep().await
+    };
+    kept.map_err(status::store)?;
     Ok(ReportResponse {
         acknowledged,
         run_id: run.map(|run| run.id.to_string()).unwrap_or_default(),

@@ -392,17 +392,15 @@ async fn who_makes_join_tokens_up_is_limited_and_a_roll_out_is_not() {
     let begun = Instant::now();
     let made_up = evenkeel_auth::JoinToken::generate(None).expect("randomness");
     let made_up = made_up.text().reveal().to_owned();
-    let mut refused = Vec::new();
-    for machine in 1..=100 {
-        let tried = house.enroll(&made_up, machine, 1).await;
-        refused.push(tried.expect_err("made up"));
-    }
-    let (flooding, heard): (Vec<_>, Vec<_>) = refused
-        .into_iter()
-        .partition(|refused| refused.code() == Code::ResourceExhausted);
+    let tries = join_all((1..=100).map(|machine| house.enroll(&made_up, machine, 1))).await;
+    let refused = tries.into_iter().map(|tried| tried.expect_err("made up"));
+    let (flooding, heard): (Vec<_>, Vec<_>) =
+        refused.partition(|refused| refused.code() == Code::ResourceExhausted);
     let is_denied = |refused: &tonic::Status| refused.code() == Code::PermissionDenied;
     assert!(heard.iter().all(is_denied), "{heard:?}");
-    assert!(heard.len() <= few_calls_since(begun), "{}", heard.len());
+    // As many as are let in at once may be refused together.
+    let most = few_calls_since(begun) + 4;
+    assert!(heard.len() <= most, "{}", heard.len());
     let hint = |refused: &tonic::Status| refused.metadata().contains_key("grpc-retry-pushback-ms");
     assert!(flooding.iter().all(hint), "{flooding:?}");
 }

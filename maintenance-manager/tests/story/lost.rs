@@ -11,7 +11,7 @@ use futures_util::future::{Either, join, select};
 
 use crate::brake::{failed, ready};
 use crate::held::{WITHIN, catches_up, patient, said, server, told, until_held, within};
-use crate::house::{House, TestNode, act, began, reason};
+use crate::house::{House, TestNode, act, began, reason, report, with};
 
 /// Begins to hold a poll of a node, and loses the connection.
 async fn is_lost(server: &MaintenanceManager, house: &House, node: &TestNode) {
@@ -77,6 +77,55 @@ async fn a_node_that_is_lost_while_it_is_held_is_silent_as_soon_as_others() {
     assert_eq!(silent(&house).await, 0);
     house.pass(2);
     assert_eq!(silent(&house).await, 1);
+}
+
+#[tokio::test]
+async fn a_node_that_was_held_and_got_its_answer_is_due_as_others() {
+    let house = House::new().await;
+    let node = house.node().await;
+    let life = Lifecycle::new();
+    let server = server(&house, &life);
+    let told = told(&house, &node).await;
+    catches_up(&server).await;
+    let held = server.poll(patient(&house, &node, &told).await);
+    let wish = async {
+        until_held(&server, 1).await;
+        house.policy(&node, "demo-hello=1.1").await;
+    };
+    let (answer, ()) = join(within(held), wish).await;
+    assert_ne!(said(answer).decision_tag, told.decision_tag);
+    life.stop();
+    life.run_until_stopped(WITHIN).await;
+
+    house.pass(4);
+    assert_eq!(silent(&house).await, 0);
+    house.pass(2);
+    assert_eq!(silent(&house).await, 1);
+}
+
+/// As `evenkeel-agent doctor` does.
+#[tokio::test]
+async fn whoever_tries_the_way_beside_a_held_poll_makes_nobody_silent() {
+    let house = House::new().await;
+    let node = house.node().await;
+    let (life, elsewhere) = (Lifecycle::new(), Lifecycle::new());
+    let (one, other) = (server(&house, &life), server(&house, &elsewhere));
+    let told = told(&house, &node).await;
+    catches_up(&one).await;
+    let held = one.poll(patient(&house, &node, &told).await);
+    let until = pin!(until_held(&one, 1));
+    let Either::Right(((), held)) = select(held, until).await else {
+        panic!("it is answered");
+    };
+    house.pass(1);
+    let nothing = report(1, evenkeel_domain::id::PolicyId::nth(1), &[]);
+    let answer = other.report(with(&node.credential, nothing)).await;
+    answer.expect("an answer");
+    elsewhere.stop();
+    elsewhere.run_until_stopped(WITHIN).await;
+    house.pass(8);
+    assert_eq!(silent(&house).await, 0, "its poll is held");
+    drop(held);
 }
 
 #[tokio::test]
