@@ -6,15 +6,21 @@ use std::time::Duration;
 
 use evenkeel_kit::{Clock, Lifecycle};
 use evenkeel_maintenance_manager::{HoldSettings, MaintenanceManager, Settings, SilenceWatch};
+use evenkeel_proto::agent::PollResponse;
 use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use futures_util::future::{Either, join, select};
+use tonic::{Response, Status};
 
 use crate::brake::{failed, ready};
 use crate::held::{WITHIN, catches_up, patient, said, server, told, until_held, within};
 use crate::house::{House, TestNode, act, began, reason, report, with};
 
-/// Begins to hold a poll of a node, and loses the connection.
-async fn is_lost(server: &MaintenanceManager, house: &House, node: &TestNode) {
+/// A call of a node whose poll is held from now on. Whoever drops it loses the connection.
+async fn held<'a>(
+    server: &'a MaintenanceManager,
+    house: &House,
+    node: &TestNode,
+) -> impl Future<Output = Result<Response<PollResponse>, Status>> + 'a {
     let told = told(house, node).await;
     catches_up(server).await;
     let call = server.poll(patient(house, node, &told).await);
@@ -22,7 +28,7 @@ async fn is_lost(server: &MaintenanceManager, house: &House, node: &TestNode) {
     let Either::Right(((), call)) = select(call, held).await else {
         panic!("it is answered");
     };
-    drop(call);
+    call
 }
 
 async fn silent(house: &House) -> usize {
@@ -69,7 +75,7 @@ async fn a_node_that_is_lost_while_it_is_held_is_silent_as_soon_as_others() {
     let node = house.node().await;
     let life = Lifecycle::new();
     let server = server(&house, &life);
-    is_lost(&server, &house, &node).await;
+    drop(held(&server, &house, &node).await);
     life.stop();
     life.run_until_stopped(WITHIN).await;
 
@@ -110,13 +116,7 @@ async fn whoever_tries_the_way_beside_a_held_poll_makes_nobody_silent() {
     let node = house.node().await;
     let (life, elsewhere) = (Lifecycle::new(), Lifecycle::new());
     let (one, other) = (server(&house, &life), server(&house, &elsewhere));
-    let told = told(&house, &node).await;
-    catches_up(&one).await;
-    let held = one.poll(patient(&house, &node, &told).await);
-    let until = pin!(until_held(&one, 1));
-    let Either::Right(((), held)) = select(held, until).await else {
-        panic!("it is answered");
-    };
+    let call = held(&one, &house, &node).await;
     house.pass(1);
     let nothing = report(1, evenkeel_domain::id::PolicyId::nth(1), &[]);
     let answer = other.report(with(&node.credential, nothing)).await;
@@ -125,7 +125,7 @@ async fn whoever_tries_the_way_beside_a_held_poll_makes_nobody_silent() {
     elsewhere.run_until_stopped(WITHIN).await;
     house.pass(8);
     assert_eq!(silent(&house).await, 0, "its poll is held");
-    drop(held);
+    drop(call);
 }
 
 #[tokio::test]
@@ -134,21 +134,9 @@ async fn a_node_that_is_lost_here_and_held_elsewhere_is_not_silent() {
     let node = house.node().await;
     let (life, elsewhere) = (Lifecycle::new(), Lifecycle::new());
     let (one, other) = (server(&house, &life), server(&house, &elsewhere));
-    let told = told(&house, &node).await;
-    catches_up(&one).await;
-    catches_up(&other).await;
-    let first = one.poll(patient(&house, &node, &told).await);
-    let held = pin!(until_held(&one, 1));
-    let Either::Right(((), first)) = select(first, held).await else {
-        panic!("it is answered");
-    };
+    let first = held(&one, &house, &node).await;
     house.pass(1);
-    catches_up(&other).await;
-    let second = other.poll(patient(&house, &node, &told).await);
-    let held = pin!(until_held(&other, 1));
-    let Either::Right(((), second)) = select(second, held).await else {
-        panic!("it is answered");
-    };
+    let second = held(&other, &house, &node).await;
     // That the first connection is gone is found last.
     house.pass(1);
     drop(first);
