@@ -4,16 +4,18 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use evenkeel_kit::telemetry;
+use tokio::time::{Instant, sleep};
 
 use super::images::await_late;
 use super::{runtime, settle};
 use crate::cli::Enroll;
 use crate::config::Config;
 use crate::identity::{Identity, Marks};
-use crate::link::{Applicant, Enrolled, GrpcLink, JoinToken, Link, Trust};
+use crate::link::{Applicant, Enrolled, GrpcLink, JoinToken, Link, LinkError, Trust};
 use crate::lock::AgentLock;
 use crate::modules::image::boot_control;
 use crate::modules::packages::Tools;
@@ -22,6 +24,9 @@ use crate::os::{self, BootedImage, OsRelease};
 use crate::place::Place;
 use crate::runner::HostRunner;
 use crate::trial;
+
+/// For how long a server may have too much to do.
+const PATIENCE: Duration = Duration::from_mins(10);
 
 /// Makes this machine a node.
 pub fn enroll(arguments: &Enroll) -> anyhow::Result<ExitCode> {
@@ -102,6 +107,25 @@ async fn booted_image(config: &Config, place: &Place) -> anyhow::Result<Option<B
     Ok(OsRelease::of(place).booted_image().filter(|_| has_slots))
 }
 
+/// Tries until the server has less to do, each time when it says so: many machines may have been switched on together.
+async fn in_time<F>(enroll: impl Fn() -> F) -> Result<Enrolled, LinkError>
+where
+    F: Future<Output = Result<Enrolled, LinkError>>,
+{
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let again = match enroll().await {
+            Err(LinkError::Busy { again, .. }) if Instant::now() + again < end => again,
+            ended => return ended,
+        };
+        tracing::warn!(
+            seconds = again.as_secs_f32(),
+            "the server has too much to do for now; this is tried again"
+        );
+        sleep(again).await;
+    }
+}
+
 async fn apply(
     arguments: &Enroll,
     token: &JoinToken,
@@ -121,7 +145,7 @@ async fn apply(
     let (server, ca) = (&arguments.server, arguments.ca.as_deref());
     let trust = Trust::settle(server, token, ca, proxy.as_ref()).await?;
     let link = GrpcLink::new(server, &trust, proxy.as_ref(), config.call_timeout)?;
-    let enrolled = link.enroll(&applicant).await?;
+    let enrolled = in_time(|| link.enroll(&applicant)).await?;
     let ca = match &trust {
         Trust::Ca(pem) => Some(pem.as_str()),
         Trust::System => None,
@@ -145,6 +169,9 @@ async fn apply(
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use evenkeel_kit::Secret;
 
     use super::*;
 
@@ -157,6 +184,47 @@ mod tests {
     /// How the firmware names a variable of the loader.
     fn variable(name: &str) -> String {
         format!("/sys/firmware/efi/efivars/{name}-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f")
+    }
+
+    fn enrolled() -> Enrolled {
+        Enrolled {
+            host_id: "host-00000001".to_owned(),
+            instance_id: "inst-00000001".to_owned(),
+            project: "default".to_owned(),
+            credential: Secret::new("a credential".to_owned()),
+            credential_expires: None,
+        }
+    }
+
+    fn busy(seconds: u64) -> LinkError {
+        LinkError::Busy {
+            again: Duration::from_secs(seconds),
+            why: "many come at once".to_owned(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_comes_again_when_the_server_says_so() {
+        let tries = AtomicU32::new(0);
+        let begun = Instant::now();
+        let found = in_time(async || match tries.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(busy(30)),
+            1 => Err(busy(7)),
+            _ => Ok(enrolled()),
+        });
+        assert_eq!(found.await.unwrap().host_id, "host-00000001");
+        assert_eq!(begun.elapsed().as_secs(), 37);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_does_not_wait_for_ever_nor_for_a_refusal() {
+        let begun = Instant::now();
+        let refused = in_time(async || Err(busy(50))).await;
+        assert!(matches!(refused, Err(LinkError::Busy { .. })));
+        assert_eq!(begun.elapsed().as_secs(), 550);
+        let refused = in_time(async || Err(LinkError::Denied("a token".to_owned()))).await;
+        assert!(matches!(refused, Err(LinkError::Denied(_))));
+        assert_eq!(begun.elapsed().as_secs(), 550);
     }
 
     #[tokio::test]
