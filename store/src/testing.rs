@@ -5,6 +5,7 @@
 
 pub mod fill;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -150,6 +151,28 @@ pub async fn read_whole(tx: &Tx) -> Vec<String> {
     let mut found = Vec::new();
     for row in all(tx.conn(), sql, []).await.expect("the tables") {
         found.push(row.try_get_by_index(0).expect("a text"));
+    }
+    found
+}
+
+/// How often a transaction's connection has read each table, as far as it remembers (`pg_stat_xact_user_tables`).
+pub async fn reads(tx: &Tx) -> BTreeMap<String, i64> {
+    let sql = "SELECT relname::text, coalesce(seq_scan, 0) + coalesce(idx_scan, 0) FROM pg_stat_xact_user_tables";
+    let mut found = BTreeMap::new();
+    for row in all(tx.conn(), sql, []).await.expect("the tables") {
+        let table = row.try_get_by_index(0).expect("a text");
+        found.insert(table, row.try_get_by_index(1).expect("a number"));
+    }
+    found
+}
+
+/// The tables whose changes are recorded in the change log.
+pub async fn recorded(tx: &Tx) -> BTreeSet<String> {
+    let sql = "SELECT c.relname::text FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid \
+               WHERE t.tgname = 'record_change' AND t.tgenabled = 'O'";
+    let mut found = BTreeSet::new();
+    for row in all(tx.conn(), sql, []).await.expect("the triggers") {
+        found.insert(row.try_get_by_index(0).expect("a text"));
     }
     found
 }

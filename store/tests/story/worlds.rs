@@ -23,7 +23,7 @@ use evenkeel_store::decisions::{About, Horizon, Reading, World, worlds};
 use evenkeel_store::nodes::{self, Machine, NodeState};
 use evenkeel_store::schedules::{self, repeated};
 use evenkeel_store::testing::fill::{self, Size};
-use evenkeel_store::testing::{counting, fresh_store};
+use evenkeel_store::testing::{counting, fresh_store, reads, recorded};
 use evenkeel_store::{
     Store, StoreError, Tx, assignments, brake, hosts, instances, orders, os_profiles, pauses,
     policies, runs,
@@ -424,4 +424,32 @@ async fn who_runs_what_is_not_in_the_catalogue_has_no_world() {
         matches!(refused, Some(Err(StoreError::NotFound { .. }))),
         "{refused:?}"
     );
+}
+
+/// What is answered is remembered until the log says that something has changed: what is read and tells of no change would be
+/// a hole.
+#[tokio::test]
+async fn whatever_a_decision_is_made_from_tells_of_its_changes() {
+    let store = fresh_store().await;
+    let fleet = Fleet::furnished(&store).await;
+    let tx = fleet.tx(&store).await;
+    let before = reads(&tx).await;
+    let machines: Vec<Machine> = fleet.hosts().map(Machine::Host).collect();
+    let briefs = nodes::briefs(&tx, &machines).await.expect("briefs");
+    assert_eq!(briefs.len(), fleet.nodes.len());
+    let read_back = read(&tx, fleet.hosts()).await;
+    is_as_told(&fleet, &seen(&tx, &about(&read_back), NOON).await);
+
+    let mut after = reads(&tx).await;
+    after.retain(|table, count| before.get(table).is_none_or(|before| before < count));
+    let recorded = recorded(&tx).await;
+    let untold: Vec<_> = after
+        .keys()
+        .filter(|one| !recorded.contains(*one))
+        .collect();
+    assert_eq!(untold, Vec::<&String>::new());
+    for table in ["node_states", "regions", "update_policies", "brake_slots"] {
+        assert!(after.contains_key(table), "{table} was not read: {after:?}");
+    }
+    assert_eq!(after.len(), 15, "{after:?}");
 }
