@@ -11,6 +11,7 @@ use tonic::codegen::{Bytes, StdError};
 use tower::{Layer, Service};
 
 use crate::arriving::Arriving;
+use crate::carried::Carried;
 use crate::load::{CallKind, Inside, Load, PUSHBACK};
 use crate::memory::TurnedAway;
 
@@ -60,21 +61,29 @@ where
     }
 
     fn call(&mut self, request: Request<Asked>) -> Self::Future {
+        let kind = CallKind::of(request.uri().path());
         let admitted = match request.extensions().get::<TurnedAway>() {
-            Some(TurnedAway) => Err(self.load.turn_away()),
-            None => self.load.enter(CallKind::of(request.uri().path())),
+            Some(TurnedAway) => Err(self.load.turn_away(kind)),
+            None => self.load.enter(kind),
         };
         match admitted {
             Ok(inside) => Call::Admitted {
-                answer: self.behind.call(
-                    request
-                        .map(|message| Body::new(Arriving::new(message, Arc::clone(&self.load)))),
-                ),
+                answer: self.behind.call(arriving(request, &self.load)),
                 inside,
             },
             Err(busy) => Call::Refused(ready(Ok(busy.status().into_http()))),
         }
     }
+}
+
+/// A call whose message is looked after while it arrives.
+fn arriving<B>(request: Request<B>, load: &Arc<Load>) -> Request<Body>
+where
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<StdError>,
+{
+    let carried = request.extensions().get::<Carried>().cloned();
+    request.map(|message| Body::new(Arriving::new(message, Arc::clone(load), carried)))
 }
 
 /// A call on its way through the door.

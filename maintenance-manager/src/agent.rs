@@ -23,7 +23,7 @@ use evenkeel_proto::agent::{
 };
 use tonic::{Code, Request, Response, Status};
 
-use crate::holds::Carried;
+use crate::carried::Carried;
 use crate::manager::MaintenanceManager;
 use crate::peer::Peer;
 use crate::status;

@@ -13,6 +13,7 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::codegen::Bytes;
 
+use crate::carried::Carried;
 use crate::load::{Late, Load, Weight};
 
 /// How long a message may be in coming before its call counts no more among those that are under way.
@@ -42,11 +43,11 @@ enum Wait {
 }
 
 impl<B> Arriving<B> {
-    /// The message of a call that was taken on.
-    pub fn new(message: B, load: Arc<Load>) -> Self {
+    /// The message of a call that was taken on, over a connection if the server tells them apart.
+    pub fn new(message: B, load: Arc<Load>, carried: Option<Carried>) -> Self {
         Self {
             message,
-            weight: Weight::new(Arc::clone(&load)),
+            weight: Weight::new(Arc::clone(&load), carried),
             load,
             wait: Wait::Not,
         }
@@ -164,7 +165,7 @@ mod tests {
         let Ok(_inside) = load.enter(CallKind::Quiet) else {
             panic!("there is nobody else");
         };
-        let mut message = Arriving::new(Part(Some("half a mess")), Arc::clone(&load));
+        let mut message = Arriving::new(Part(Some("half a mess")), Arc::clone(&load), None);
         let begun = tokio::time::Instant::now();
         assert!(next(&mut message).await.is_some_and(|part| part.is_ok()));
         assert!(load.enter(CallKind::Quiet).is_err(), "it counts");
@@ -183,16 +184,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn no_more_messages_are_waited_for_than_calls_may_be_under_way() {
         let load = one_call();
-        let mut first = Arriving::new(Part(Some("half a mess")), Arc::clone(&load));
+        let mut first = Arriving::new(Part(Some("half a mess")), Arc::clone(&load), None);
         assert!(next(&mut first).await.is_some_and(|part| part.is_ok()));
         let rest = tokio::time::timeout(2 * AT_ONCE, next(&mut first)).await;
         assert!(rest.is_err(), "the rest does not come");
 
-        let mut second = Arriving::new(Part(None), Arc::clone(&load));
+        let mut second = Arriving::new(Part(None), Arc::clone(&load), None);
         let refused = next(&mut second).await.expect("an end").expect_err("none");
         assert!(refused.contains("too much to do"), "{refused}");
         drop((first, second));
-        let mut third = Arriving::new(Part(None), Arc::clone(&load));
+        let mut third = Arriving::new(Part(None), Arc::clone(&load), None);
         let rest = tokio::time::timeout(2 * AT_ONCE, next(&mut third)).await;
         assert!(rest.is_err(), "there is room again");
     }
@@ -219,11 +220,11 @@ mod tests {
             message_memory: 100 << 10,
             ..LoadSettings::default()
         }));
-        let mut first = Arriving::new(Long, Arc::clone(&load));
+        let mut first = Arriving::new(Long, Arc::clone(&load), None);
         for _ in 0..164 {
             assert!(next(&mut first).await.is_some_and(|part| part.is_ok()));
         }
-        let mut second = Arriving::new(Long, Arc::clone(&load));
+        let mut second = Arriving::new(Long, Arc::clone(&load), None);
         for _ in 0..64 {
             let short = next(&mut second).await;
             assert!(short.is_some_and(|part| part.is_ok()), "as long as most");
@@ -233,10 +234,42 @@ mod tests {
         let refused = next(&mut first).await.expect("an end").expect_err("none");
         assert!(refused.contains("too much to do"), "{refused}");
         drop((first, second));
-        let mut third = Arriving::new(Long, Arc::clone(&load));
+        let mut third = Arriving::new(Long, Arc::clone(&load), None);
         for _ in 0..164 {
             let part = next(&mut third).await;
             assert!(part.is_some_and(|part| part.is_ok()), "there is room again");
+        }
+    }
+
+    #[tokio::test]
+    async fn messages_of_strangers_leave_room_for_those_of_nodes() {
+        let load = Arc::new(Load::new(LoadSettings {
+            message_memory: 400 << 10,
+            ..LoadSettings::default()
+        }));
+        let strangers: Vec<_> = (0..3).map(|_| Some(Carried::default())).collect();
+        let message =
+            |carried: &Option<Carried>| Arriving::new(Long, Arc::clone(&load), carried.clone());
+        let mut theirs: Vec<_> = strangers.iter().map(message).collect();
+        let mut come = 0;
+        for one in &mut theirs {
+            while next(one).await.is_some_and(|part| part.is_ok()) {
+                come += 1;
+            }
+        }
+        assert_eq!(come, 3 * 64 + 100, "a quarter, and what is free");
+        let known = Carried::default();
+        let mut request = tonic::Request::new(());
+        request.extensions_mut().insert(known.clone());
+        Carried::prove(&request);
+        let mut ours = message(&Some(known));
+        for _ in 0..64 + 296 {
+            assert!(next(&mut ours).await.is_some_and(|part| part.is_ok()));
+        }
+        drop((theirs, ours));
+        let mut again = message(&strangers[0]);
+        for _ in 0..64 + 100 {
+            assert!(next(&mut again).await.is_some_and(|part| part.is_ok()));
         }
     }
 
@@ -246,7 +279,7 @@ mod tests {
         let Ok(_inside) = load.enter(CallKind::Quiet) else {
             panic!("there is nobody else");
         };
-        let mut message = Arriving::new("a message".to_owned(), Arc::clone(&load));
+        let mut message = Arriving::new("a message".to_owned(), Arc::clone(&load), None);
         assert!(next(&mut message).await.is_some_and(|part| part.is_ok()));
         assert!(next(&mut message).await.is_none());
         tokio::time::advance(2 * AT_ONCE).await;

@@ -15,6 +15,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Status};
 use uuid::Uuid;
 
+use crate::carried::Carried;
 use crate::manager::MaintenanceManager;
 use crate::peer::Peer;
 use crate::progress::found;
@@ -101,6 +102,7 @@ impl MaintenanceManager {
             Ok(node) => node,
             Err(refused) => return self.stranger(request, refused),
         };
+        Carried::prove(request);
         let peer = Peer::Host(node.tenant, node.host);
         let admitted = self.flood.admit(&peer, Instant::now());
         (peer, admitted.map(|()| node))
@@ -163,6 +165,7 @@ impl MaintenanceManager {
             Ok(agent) => agent,
             Err(refused) => return self.stranger(request, refused),
         };
+        Carried::prove(request);
         let (holder, now) = (agent.holder.clone(), Instant::now());
         let uuid = match guid_of(guid) {
             Ok(uuid) => uuid,

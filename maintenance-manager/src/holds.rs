@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use metrics::{Counter, Gauge};
 use serde::Deserialize;
 use tokio::sync::Notify;
 
+use crate::carried::Carried;
 use crate::memory::Memory;
 use crate::view::{Asked, Ground, Hit, Touched};
 
@@ -53,10 +53,6 @@ impl Default for HoldSettings {
         }
     }
 }
-
-/// How many polls are held that came over one connection. The server puts it into the extensions of each request.
-#[derive(Clone, Debug, Default)]
-pub struct Carried(pub Arc<AtomicU32>);
 
 /// All polls that are held. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -315,17 +311,17 @@ impl Bell {
 impl Share {
     /// None if the connection carries as many as it may. Only called under the lock of all.
     fn of(carried: &Carried, most: u32) -> Option<Self> {
-        if carried.0.load(Ordering::Relaxed) >= most {
+        if carried.held() >= most {
             return None;
         }
-        carried.0.fetch_add(1, Ordering::Relaxed);
+        carried.hold();
         Some(Self(carried.clone()))
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.let_go();
     }
 }
 

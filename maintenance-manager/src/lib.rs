@@ -14,6 +14,7 @@ mod agent;
 mod arriving;
 mod bonds;
 mod caller;
+mod carried;
 mod contacts;
 mod derived;
 mod desk;
@@ -34,8 +35,9 @@ mod status;
 mod tracker;
 mod view;
 
+pub use carried::Carried;
 pub use desk::DeskSettings;
-pub use holds::{Carried, HoldSettings};
+pub use holds::HoldSettings;
 pub use housekeeping::{Housekeeping, Swept};
 pub use images::ImageWatch;
 pub use load::LoadSettings;

@@ -3,6 +3,7 @@
 //! Calls are refused before they are read, with a time after which the caller should try again: what only asks first, what
 //! tells or begins something last. Whoever is answered is told to come back less often while the pressure lasts.
 
+mod line;
 #[cfg(test)]
 mod tests;
 mod weight;
@@ -10,7 +11,7 @@ mod weight;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use metrics::{Counter, Gauge};
 use serde::Deserialize;
@@ -19,6 +20,8 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::metadata::MetadataValue;
+
+use line::{EACH, LATE, Line, SOON};
 
 pub use weight::Weight;
 
@@ -35,17 +38,6 @@ const MOST_STRAIN: f64 = 2.0;
 /// Nodes are asked to come less often above the one, and more often below the other.
 const TOO_MUCH: f64 = 0.75;
 const BEARABLE: f64 = 0.5;
-
-/// After what time a refused caller should try again: without pressure, and at the latest.
-const SOON: Duration = Duration::from_secs(1);
-const LATE: Duration = Duration::from_secs(30);
-
-/// How long it takes one node to come back, its handshake included.
-const EACH: Duration = Duration::from_micros(200);
-
-/// How long nodes that lost their connection should take to come back.
-const SHORTEST_SPREAD: Duration = Duration::from_secs(1);
-const LONGEST_SPREAD: Duration = Duration::from_mins(1);
 
 /// How long those that are held may take to be answered at a stop, and how often it is seen whether they are.
 const LET_GO_WITHIN: Duration = Duration::from_secs(2);
@@ -73,8 +65,8 @@ pub struct LoadSettings {
     pub writers: usize,
     /// How many may wait to write.
     pub writers_waiting: usize,
-    /// How many bytes of messages that are on their way may be held in all, the first 64 KiB of each not counted. 0 is
-    /// without limit.
+    /// How many bytes of messages that are on their way may be held in all, the first 64 KiB of each not counted; a quarter
+    /// of that for all that come over connections of which nothing is known yet. 0 is without limit.
     pub message_memory: u64,
 }
 
@@ -91,11 +83,16 @@ impl Default for LoadSettings {
     }
 }
 
+/// How the paths of calls of our own agents begin.
+const OUR_OWN: &str = "/evenkeel.agent.";
+
 /// What a call is for, as far as its path says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallKind {
     /// It asks, and can ask again.
     Quiet,
+    /// It does as well, but comes back at its own pace whatever it is told, as the ancestor's do.
+    Eim,
     /// It tells something, or something waits for its answer.
     News,
 }
@@ -104,6 +101,7 @@ impl CallKind {
     /// What a call with this path is for.
     pub fn of(path: &str) -> Self {
         match path.rsplit('/').next() {
+            _ if !path.starts_with(OUR_OWN) => Self::Eim,
             Some("Begin" | "Report" | "Enroll") => Self::News,
             _ => Self::Quiet,
         }
@@ -146,6 +144,12 @@ pub struct Load {
     arriving: AtomicU32,
     /// How many bytes of long messages came that are not read yet.
     weight: AtomicU64,
+    /// How many of those came over connections of which nothing is known.
+    weight_of_strangers: AtomicU64,
+    /// Those who were refused.
+    line: Line,
+    /// How many calls are over since the last look, however they ended.
+    over: AtomicU32,
     /// How many were held when those were let go.
     let_go: AtomicU32,
     /// Quiet calls that came in this minute, and in the one before.
@@ -203,6 +207,9 @@ impl Load {
             aside: AtomicU32::new(0),
             arriving: AtomicU32::new(0),
             weight: AtomicU64::new(0),
+            weight_of_strangers: AtomicU64::new(0),
+            line: Line::new(),
+            over: AtomicU32::new(0),
             let_go: AtomicU32::new(0),
             this_minute: AtomicU32::new(0),
             last_minute: AtomicU32::new(0),
@@ -219,24 +226,27 @@ impl Load {
 
     /// Takes a call on, or says when to try again. It counts until what is returned is dropped.
     pub fn enter(self: &Arc<Self>, kind: CallKind) -> Result<Inside, Busy> {
-        if kind == CallKind::Quiet {
+        if kind != CallKind::News {
             self.this_minute.fetch_add(1, Ordering::Relaxed);
         }
         if !has_room(&self.settings, kind, self.inside(), self.pressure()) {
             match kind {
-                CallKind::Quiet => self.told.quiet.increment(1),
+                CallKind::Quiet | CallKind::Eim => self.told.quiet.increment(1),
                 CallKind::News => self.told.news.increment(1),
             }
-            return Err(self.busy());
+            return Err(self.busy(kind));
         }
         self.entered.fetch_add(1, Ordering::Relaxed);
-        Ok(Inside(Arc::clone(self)))
+        Ok(Inside {
+            load: Arc::clone(self),
+            kind,
+        })
     }
 
     /// When a call should be tried again that there is no memory for.
-    pub fn turn_away(&self) -> Busy {
+    pub fn turn_away(&self, kind: CallKind) -> Busy {
         self.told.memory.increment(1);
-        self.busy()
+        self.busy(kind)
     }
 
     /// When a call should be tried again that is refused for another reason, about so long from now.
@@ -263,7 +273,7 @@ impl Load {
             return Ok(late);
         }
         self.told.arriving.increment(1);
-        Err(self.busy())
+        Err(self.again(SOON))
     }
 
     /// How many calls are under way, without those that are held or wait for their message.
@@ -290,7 +300,7 @@ impl Load {
         let held = self.aside.load(Ordering::Relaxed);
         let held = held.max(self.let_go.load(Ordering::Relaxed));
         let all = EACH.saturating_mul(asked.saturating_add(held));
-        all.clamp(SHORTEST_SPREAD, LONGEST_SPREAD)
+        all.clamp(SOON, LATE)
     }
 
     /// Those that are held now are let go, and come back all together.
@@ -336,6 +346,8 @@ impl Load {
 
     /// Takes into account how late this look is, and how many calls are under way.
     fn look(&self, late: Duration) {
+        let over = self.over.swap(0, Ordering::Relaxed);
+        self.line.look(over, LOOK + late);
         let strain = strain(late, self.inside(), self.settings.calls);
         let pressure = smoothed(self.pressure(), strain);
         self.pressure.store(pressure.to_bits(), Ordering::Relaxed);
@@ -363,28 +375,38 @@ impl Load {
             }
         }
         self.told.writers.increment(1);
-        Err(self.busy().status())
+        // The door says when to try again.
+        Err(Status::unavailable("too many calls wait to write"))
     }
 
-    fn busy(&self) -> Busy {
-        self.again(wait(self.pressure(), self.spread()))
+    /// When a call should be tried again that is refused now because there is too much to do. One that comes back at its own
+    /// pace would only keep a place that others wait behind.
+    pub fn busy(&self, kind: CallKind) -> Busy {
+        match kind {
+            CallKind::Eim => self.again(SOON),
+            CallKind::Quiet | CallKind::News => self.again(self.line.join(Instant::now())),
+        }
     }
 }
 
 /// A call that was taken on and is not answered yet.
 #[derive(Debug)]
-pub struct Inside(Arc<Load>);
+pub struct Inside {
+    load: Arc<Load>,
+    kind: CallKind,
+}
 
 impl Inside {
     /// After what time to try again, if it is refused after all.
     pub fn again(&self) -> Duration {
-        self.0.busy().again
+        self.load.busy(self.kind).again
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        self.0.entered.fetch_sub(1, Ordering::Relaxed);
+        self.load.entered.fetch_sub(1, Ordering::Relaxed);
+        self.load.over.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -425,8 +447,8 @@ fn has_room(settings: &LoadSettings, kind: CallKind, inside: u32, pressure: f64)
         return true;
     }
     match kind {
-        CallKind::Quiet if pressure >= 1.0 => inside <= calls / 4,
-        CallKind::Quiet => inside < calls,
+        CallKind::Quiet | CallKind::Eim if pressure >= 1.0 => inside <= calls / 4,
+        CallKind::Quiet | CallKind::Eim => inside < calls,
         CallKind::News => inside < settings.calls_of_any_kind.max(calls),
     }
 }
@@ -465,13 +487,6 @@ fn most(longest: Duration, base: Duration) -> f64 {
         return 1.0;
     }
     (longest.as_secs_f64() / base.as_secs_f64()).max(1.0)
-}
-
-/// After what time a refused caller should try again, more or less: under full pressure after as long as it takes to let in
-/// all.
-fn wait(pressure: f64, all: Duration) -> Duration {
-    let more = all.min(LATE).saturating_sub(SOON);
-    SOON + more.mul_f64(pressure.clamp(0.0, 1.0))
 }
 
 /// A time between half and one and a half of another: those who are refused at once do not come back at once.

@@ -154,6 +154,10 @@ pub(crate) struct Southbound {
     /// How long a client may take for the TLS handshake and its first word.
     #[serde(with = "humantime_serde")]
     pub(crate) handshake_within: Duration,
+    /// How long a connection may last over which no call with a good credential has come; 0 is without limit. Longer than
+    /// a message may take, and than those are told to wait who are refused.
+    #[serde(with = "humantime_serde")]
+    pub(crate) known_within: Duration,
     /// How long a call may take in all; longer than any poll is held.
     #[serde(with = "humantime_serde")]
     pub(crate) answer_within: Duration,
@@ -175,6 +179,7 @@ impl Default for Southbound {
             memory_limit: 0,
             calls_per_connection: 32,
             handshake_within: Duration::from_secs(10),
+            known_within: Duration::from_mins(5),
             answer_within: Duration::from_hours(2),
             keep_alive: Duration::from_mins(1),
         }

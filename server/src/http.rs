@@ -32,10 +32,10 @@ pub(crate) fn serve(
                 let Connection {
                     stream,
                     peer,
-                    permit,
+                    place,
                 } = connection;
                 conversation.hold(stream, peer, &stopping, None).await;
-                drop(permit);
+                drop(place);
             });
         }
         Ok(())

@@ -44,7 +44,7 @@ pub(crate) fn serve(
                 let Connection {
                     stream,
                     peer,
-                    permit,
+                    place,
                 } = connection;
                 let shaken = tokio::time::timeout(patience.handshake, acceptor.accept(stream));
                 let shaken = tokio::select! {
@@ -61,7 +61,7 @@ pub(crate) fn serve(
                     Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
                     Err(_) => tracing::debug!("a TLS handshake took too long"),
                 }
-                drop(permit);
+                drop(place);
             });
         }
         Ok(())

@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use metrics::Gauge;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -22,9 +24,12 @@ const PROBES: u32 = 4;
 /// A socket that takes connections.
 #[derive(Debug)]
 pub(crate) struct Listener {
+    name: &'static str,
     socket: TcpListener,
     pub(crate) address: SocketAddr,
     room: Arc<Semaphore>,
+    /// Whether it was said that there is none left.
+    is_full: AtomicBool,
     keep_alive: Duration,
 }
 
@@ -32,12 +37,36 @@ pub(crate) struct Listener {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
-/// A connection. The permit is given back with it.
+/// A connection. Its place is given back with it.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) stream: TcpStream,
     pub(crate) peer: Peer,
-    pub(crate) permit: OwnedSemaphorePermit,
+    pub(crate) place: Place,
+}
+
+/// One of the connections that a listener may have, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _permit: OwnedSemaphorePermit,
+    open: Gauge,
+}
+
+impl Place {
+    fn new(permit: OwnedSemaphorePermit, listener: &'static str) -> Self {
+        let open = metrics::gauge!("evenkeel_connections", "listener" => listener);
+        open.increment(1.0);
+        Self {
+            _permit: permit,
+            open,
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.open.decrement(1.0);
+    }
 }
 
 /// Each connection is a file of this process: lets it have as many as the system allows, and says if those are too few.
@@ -77,12 +106,15 @@ impl Listener {
         let address = socket
             .local_addr()
             .context("cannot tell the address of a socket")?;
+        let name = setting.split('.').next().unwrap_or(setting);
         Ok(Self {
+            name,
             socket,
             address,
             room: Arc::new(Semaphore::new(
                 max_connections.clamp(1, Semaphore::MAX_PERMITS),
             )),
+            is_full: AtomicBool::new(false),
             keep_alive,
         })
     }
@@ -105,8 +137,7 @@ impl Listener {
     }
 
     async fn accept_one(&self) -> std::io::Result<Connection> {
-        let permit = Arc::clone(&self.room).acquire_owned().await;
-        let permit = permit.map_err(std::io::Error::other)?;
+        let permit = self.permit().await?;
         let (stream, peer) = self.socket.accept().await?;
         if let Err(error) = look_after(&stream, self.keep_alive) {
             tracing::debug!(%error, "cannot look after a connection");
@@ -114,8 +145,26 @@ impl Listener {
         Ok(Connection {
             stream,
             peer: Peer(peer),
-            permit,
+            place: Place::new(permit, self.name),
         })
+    }
+
+    /// Leave for one more. Says when there is none: new connections wait in the kernel's queue then.
+    async fn permit(&self) -> std::io::Result<OwnedSemaphorePermit> {
+        let room = || Arc::clone(&self.room);
+        if let Ok(permit) = room().try_acquire_owned() {
+            self.is_full.store(false, Ordering::Relaxed);
+            return Ok(permit);
+        }
+        metrics::counter!("evenkeel_connections_full_total", "listener" => self.name).increment(1);
+        if !self.is_full.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                address = %self.address,
+                "there are as many connections as there may be ({}.max_connections): for each other one must end",
+                self.name
+            );
+        }
+        room().acquire_owned().await.map_err(std::io::Error::other)
     }
 }
 

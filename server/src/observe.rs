@@ -31,6 +31,7 @@ pub(crate) fn install(life: &Lifecycle) -> anyhow::Result<PrometheusHandle> {
     let handle = recorder().context("metrics cannot be set up")?;
     keep_up(handle.clone(), life);
     describe_requests();
+    describe_connections();
     describe_process();
     describe_polls();
     describe_view();
@@ -80,6 +81,18 @@ fn describe_requests() {
     metrics::describe_histogram!(
         "evenkeel_grpc_call_seconds",
         "How long answers to agents took, waiting included."
+    );
+}
+
+fn describe_connections() {
+    metrics::describe_gauge!("evenkeel_connections", "Connections that are open.");
+    metrics::describe_counter!(
+        "evenkeel_connections_full_total",
+        "How often there was no place left for another connection."
+    );
+    metrics::describe_counter!(
+        "evenkeel_connections_unknown_total",
+        "Connections of agents that were ended because no call with a good credential had come."
     );
 }
 

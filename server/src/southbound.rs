@@ -29,7 +29,7 @@ use tower::util::MapRequestLayer;
 
 use crate::config::Southbound;
 use crate::house::House;
-use crate::listen::{Connection, Listener};
+use crate::listen::{Connection, Listener, Place};
 
 use share::{Share, Shares};
 
@@ -66,7 +66,7 @@ pub(crate) fn serve(
     let acceptor = TlsAcceptor::from(house.certificates.listener()?);
     let (give, take) = mpsc::channel(IN_HAND);
     let shares = Shares::new(config.connections_per_address);
-    let reception = Reception::new(acceptor, config.handshake_within, give);
+    let reception = Reception::new(acceptor, config, give);
     let door = Door::new(shares, memory);
     receive(listener, door, reception, life);
     let stopping = life.stopping();
@@ -157,7 +157,8 @@ impl Door {
 /// Where connections become secure.
 struct Reception {
     acceptor: TlsAcceptor,
-    within: Duration,
+    shaken_within: Duration,
+    known_within: Duration,
     places: Semaphore,
     give: mpsc::Sender<io::Result<Secured>>,
     ok: Counter,
@@ -168,14 +169,15 @@ struct Reception {
 impl Reception {
     fn new(
         acceptor: TlsAcceptor,
-        within: Duration,
+        config: &Southbound,
         give: mpsc::Sender<io::Result<Secured>>,
     ) -> Self {
         const SHAKEN: &str = "evenkeel_handshakes_total";
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             acceptor,
-            within,
+            shaken_within: config.handshake_within,
+            known_within: config.known_within,
             places: Semaphore::new(processors.saturating_mul(AT_ONCE)),
             give,
             ok: metrics::counter!(SHAKEN, "outcome" => "ok"),
@@ -185,17 +187,21 @@ impl Reception {
     }
 
     async fn welcome(&self, connection: Connection, admitted: Admitted) {
-        let Connection { stream, permit, .. } = connection;
-        match tokio::time::timeout(self.within, self.shake(stream)).await {
+        let Connection { stream, place, .. } = connection;
+        match tokio::time::timeout(self.shaken_within, self.shake(stream)).await {
             Ok(Ok(stream)) => {
                 self.ok.increment(1);
-                let told = || Box::pin(tokio::time::sleep(TELL_WITHIN));
+                let lasts = match admitted.turned_away {
+                    Some(_) => Some(TELL_WITHIN),
+                    None => Some(self.known_within).filter(|within| !within.is_zero()),
+                };
                 let secured = Secured {
                     stream,
                     carried: Carried::default(),
-                    ends: admitted.turned_away.is_some().then(told),
-                    _permit: permit,
-                    _admitted: admitted,
+                    ends: lasts.map(|lasts| Box::pin(tokio::time::sleep(lasts))),
+                    has_ended: false,
+                    _place: place,
+                    admitted,
                 };
                 // Nobody takes it when the process stops.
                 self.give.send(Ok(secured)).await.ok();
@@ -240,10 +246,35 @@ async fn in_turn<T>(places: &Semaphore, work: impl Future<Output = T>) -> T {
 struct Secured {
     stream: TlsStream<TcpStream>,
     carried: Carried,
-    /// When it ends, if there is no memory for it.
+    /// When it ends, if there is no memory for it or nothing is known of it until then.
     ends: Option<Pin<Box<Sleep>>>,
-    _permit: OwnedSemaphorePermit,
-    _admitted: Admitted,
+    has_ended: bool,
+    _place: Place,
+    admitted: Admitted,
+}
+
+impl Secured {
+    /// Whether nothing more is to be read.
+    fn is_over(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(ends) = &mut self.ends else {
+            return self.has_ended;
+        };
+        if ends.as_mut().poll(context).is_pending() {
+            return false;
+        }
+        self.ends = None;
+        let is_turned_away = self.admitted.turned_away.is_some();
+        self.has_ended = is_turned_away || !self.carried.is_known();
+        if self.has_ended && !is_turned_away {
+            metrics::counter!("evenkeel_connections_unknown_total").increment(1);
+        }
+        self.has_ended
+    }
+
+    /// Whether nothing more is to be written: who takes nothing keeps the connection from being read.
+    fn is_given_up(&mut self, context: &mut Context<'_>) -> bool {
+        self.is_over(context) && self.admitted.turned_away.is_none()
+    }
 }
 
 /// What each request is told of its connection.
@@ -262,7 +293,7 @@ impl Connected for Secured {
         Known {
             peer: self.stream.connect_info(),
             carried: self.carried.clone(),
-            turned_away: self.ends.is_some().then_some(TurnedAway),
+            turned_away: self.admitted.turned_away.is_some().then_some(TurnedAway),
         }
     }
 }
@@ -292,9 +323,7 @@ impl AsyncRead for Secured {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if let Some(ends) = &mut self.ends
-            && ends.as_mut().poll(context).is_ready()
-        {
+        if self.is_over(context) {
             // Nothing more is read, as if the client had said its last word.
             return Poll::Ready(Ok(()));
         }
@@ -308,10 +337,16 @@ impl AsyncWrite for Secured {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if self.is_given_up(context) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.is_given_up(context) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
@@ -324,6 +359,9 @@ impl AsyncWrite for Secured {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.is_given_up(context) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
         Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 

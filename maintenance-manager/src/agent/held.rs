@@ -8,8 +8,9 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::caller::Node;
+use crate::carried::Carried;
 use crate::desk::{Case, Lane, Verdict};
-use crate::holds::{Carried, Waiting, Woken};
+use crate::holds::{Waiting, Woken};
 use crate::load::Aside;
 use crate::manager::MaintenanceManager;
 use crate::settings::{delta, period};

@@ -213,11 +213,11 @@ fn one_connection_has_its_share() {
     assert!(house.hold_over(3, Some(&proxy)).is_none());
     let _third = house.hold_over(3, Some(&other)).expect("held");
     let again = house.hold_over(1, Some(&proxy)).expect("in its own place");
-    assert_eq!(proxy.0.load(Ordering::Relaxed), 2);
+    assert_eq!(proxy.held(), 2);
     drop(first);
-    assert_eq!(proxy.0.load(Ordering::Relaxed), 2);
+    assert_eq!(proxy.held(), 2);
     drop(again);
-    assert_eq!(proxy.0.load(Ordering::Relaxed), 1);
+    assert_eq!(proxy.held(), 1);
     let _fourth = house.hold_over(4, Some(&proxy)).expect("held");
 }
 
@@ -245,7 +245,7 @@ fn a_stop_wakes_all_and_holds_none_from_then_on() {
     assert_eq!(house.holds.len(), 0);
     assert_eq!(woken(&mut first), Some(Woken::Drain), "a change or not");
     assert_eq!(woken(&mut second), Some(Woken::Drain));
-    assert_eq!(carried.0.load(Ordering::Relaxed), 0);
+    assert_eq!(carried.held(), 0);
     assert!(house.hold(3).is_none());
     drop(first);
     assert_eq!(house.holds.len(), 0);
@@ -327,7 +327,7 @@ fn who_is_gone_leaves_nothing_behind() {
     let by_one = [all.held.len(), all.hosts.len(), all.instances.len()];
     let by_many = [all.grounds.len(), all.tenants.len(), all.counted.len()];
     assert_eq!((by_one, by_many), ([0; 3], [0; 3]));
-    assert_eq!(carried.0.load(Ordering::Relaxed), 0);
+    assert_eq!(carried.held(), 0);
 }
 
 #[test]

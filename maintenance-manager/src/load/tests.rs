@@ -5,6 +5,7 @@ use std::pin::pin;
 use futures_util::FutureExt;
 use tonic::Code;
 
+use super::line::SLOWEST;
 use super::*;
 
 fn settings(calls: u32, calls_of_any_kind: u32) -> LoadSettings {
@@ -29,10 +30,10 @@ fn what_a_call_is_for_is_in_its_path() {
         ("/evenkeel.agent.v1.AgentService/Enroll", CallKind::News),
         (
             "/maintmgr.v1.MaintmgrService/PlatformUpdateStatus",
-            CallKind::Quiet,
+            CallKind::Eim,
         ),
-        ("/", CallKind::Quiet),
-        ("", CallKind::Quiet),
+        ("/", CallKind::Eim),
+        ("", CallKind::Eim),
     ] {
         assert_eq!(CallKind::of(path), kind, "{path}");
     }
@@ -99,7 +100,8 @@ fn those_who_are_refused_at_once_come_back_apart() {
     assert_eq!(draw(SOON, 0), SOON / 2);
     assert_eq!(draw(SOON, u32::MAX), SOON * 3 / 2);
     let load = Load::new(settings(1, 1));
-    let drawn: std::collections::HashSet<_> = (0..100).map(|_| load.busy().again).collect();
+    let drawn: std::collections::HashSet<_> =
+        (0..100).map(|_| load.busy(CallKind::Quiet).again).collect();
     assert!(drawn.len() > 90, "{drawn:?}");
     let about = Duration::from_secs(10);
     for _ in 0..100 {
@@ -109,20 +111,47 @@ fn those_who_are_refused_at_once_come_back_apart() {
 }
 
 #[test]
-fn the_more_pressure_the_later_they_come_back() {
-    let (few, many, all) = (0, 5, 60);
-    for (pressure, nodes, seconds) in [
-        (-1.0, all, 1.0),
-        (0.0, all, 1.0),
-        (0.5, all, 15.5),
-        (1.0, all, 30.0),
-        (0.5, many, 3.0),
-        (1.0, many, 5.0),
-        (1.0, few, 1.0),
-    ] {
-        let waited = wait(pressure, Duration::from_secs(nodes)).as_secs_f64();
-        assert!((waited - seconds).abs() < 0.001, "{pressure}: {waited}");
+fn the_more_are_refused_the_later_they_come_back() {
+    let (line, now) = (Line::new(), Instant::now());
+    let crowd: Vec<_> = (0..10_000).map(|_| line.join(now)).collect();
+    assert!(crowd.is_sorted());
+    assert_eq!((crowd[0], crowd[1_000]), (SOON, SOON));
+    assert_eq!(crowd[9_999], SLOWEST * 10_000);
+    let later = now + Duration::from_secs(3);
+    assert_eq!(line.join(later).as_millis(), 2_000);
+    assert_eq!(line.join(later + Duration::from_secs(2)), SOON);
+    for _ in 0..1_000_000 {
+        line.join(later);
     }
+    assert_eq!(line.join(later), LATE, "however many they are");
+}
+
+/// Those who come back are no more than can be served, and nobody waits for long because few asked before.
+#[test]
+fn who_is_refused_comes_back_as_fast_as_the_others_are_served() {
+    let (line, now) = (Line::new(), Instant::now());
+    let pace = || {
+        let places: Vec<_> = (0..5_001).map(|_| line.join(now).as_millis()).collect();
+        places[5_000] - places[0]
+    };
+    let served = |count| (0..50).for_each(|_| line.look(count, LOOK));
+    let _some: Vec<_> = (0..10_000).map(|_| line.join(now)).collect();
+    for (in_a_look, millis) in [(0, 2_500), (1_000, 1_250), (100_000, 1_000), (1, 2_500)] {
+        served(in_a_look);
+        let found = pace();
+        assert!(found.abs_diff(millis) <= 5, "{in_a_look}: {found}");
+    }
+}
+
+#[test]
+fn who_comes_back_at_its_own_pace_keeps_no_place_in_line() {
+    let load = Arc::new(Load::new(settings(1, 1)));
+    let _only = load.enter(CallKind::News).unwrap();
+    for _ in 0..100_000 {
+        assert!(load.enter(CallKind::Eim).is_err());
+    }
+    let busy = load.enter(CallKind::Quiet).unwrap_err();
+    assert!(busy.again <= SOON * 3 / 2, "{busy:?}");
 }
 
 #[test]
@@ -194,7 +223,7 @@ fn an_interval_that_is_longer_than_the_longest_stays_as_it_is() {
 #[test]
 fn the_more_nodes_there_are_the_longer_they_take_to_come_back() {
     let load = Arc::new(Load::new(settings(0, 0)));
-    assert_eq!(load.spread(), SHORTEST_SPREAD);
+    assert_eq!(load.spread(), SOON);
     for _ in 0..20_000 {
         drop(load.enter(CallKind::Quiet));
     }
@@ -203,7 +232,7 @@ fn the_more_nodes_there_are_the_longer_they_take_to_come_back() {
     assert_eq!(load.spread(), Duration::from_secs(5));
     drop(held);
     load.last_minute.store(u32::MAX, Ordering::Relaxed);
-    assert_eq!(load.spread(), LONGEST_SPREAD);
+    assert_eq!(load.spread(), LATE);
 }
 
 #[tokio::test]
@@ -218,7 +247,6 @@ async fn those_who_write_wait_for_each_other_but_not_too_many() {
     assert!(second.as_mut().now_or_never().is_none(), "it waits");
     let third = load.pen().await.unwrap_err();
     assert_eq!(third.code(), Code::Unavailable);
-    assert!(third.metadata().contains_key(PUSHBACK));
     drop(first);
     assert!(second.await.is_ok());
     assert_eq!(load.waiting_for_pens.load(Ordering::Relaxed), 0);

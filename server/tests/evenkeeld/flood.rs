@@ -185,6 +185,32 @@ fn an_address_has_no_more_connections_than_it_may() {
     server.stop();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_of_which_nothing_is_known_is_ended_and_that_of_a_node_is_not() {
+    const OPEN: &str = "evenkeel_connections{listener=\"southbound\"}";
+    const GREETED: &str = "evenkeel_handshakes_total{outcome=\"ok\"}";
+    let house = House::new().with("EVENKEELD_SOUTHBOUND__KNOWN_WITHIN", "5s");
+    let mut server = house.start(&["all"]);
+    server.wait_until_ready();
+    let mut node = Node::enroll(&house, &server, 1).await;
+    node.poll().await.unwrap();
+    let mut stranger = node.over(endpoint(&house, &server).connect().await.unwrap());
+    stranger.credential = "Bearer made-up".to_owned();
+    let refused = stranger.poll().await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
+    let silent = endpoint(&house, &server).connect().await.unwrap();
+
+    eventually("the node is alone", || metric(&server, OPEN) < 2.0);
+    let ended = metric(&server, "evenkeel_connections_unknown_total");
+    assert!((1.5..2.5).contains(&ended), "{ended}");
+    let greeted = metric(&server, GREETED);
+    node.poll().await.unwrap();
+    let by_now = metric(&server, GREETED);
+    assert!(by_now <= greeted, "over the same as before");
+    drop((stranger, silent));
+    server.stop();
+}
+
 /// A number among the metrics of a server.
 fn metric(server: &Server, name: &str) -> f64 {
     let (_, metrics) = server.get("admin", "/metrics", None);
