@@ -125,6 +125,39 @@ fn what_goes_wrong_on_purpose_is_told_of() {
     );
 }
 
+/// The program fails by itself if something is told twice, is lost, or is dated by a wrong clock.
+#[test]
+fn the_other_faults_and_a_restart_are_told_of_as_well() {
+    let line = "--nodes 100 --interval 1s --kept 20 --multiplexed 4 --for 1s --no-echo --tls --json --restart \
+                --faults duplication,reorder,skew,slow-readers --fault-share 20 --slow-readers 8 --faults-for 2s";
+    let found = fleet(&line.split_whitespace().collect::<Vec<_>>());
+    let told = found["faults"].as_array().expect("faults");
+    let names: Vec<_> = told.iter().map(|fault| &fault["fault"]).collect();
+    assert_eq!(names, ["duplication", "reorder", "skew", "slow-readers"]);
+    for fault in told {
+        let injected = fault["injected"].as_u64();
+        assert!(injected.is_some_and(|count| 0 < count), "{fault}");
+    }
+    assert_eq!(
+        (&told[2]["lost"], &told[2]["misdated"]),
+        (&0.into(), &0.into())
+    );
+    let recovered = found["recovered_s"].as_f64();
+    assert!(recovered.is_some_and(|after| 0.0 < after), "{found}");
+}
+
+#[test]
+fn a_fleet_that_is_held_hears_of_a_change() {
+    let line = "--nodes 100 --interval 1s --kept 100 --for 2s --held --hold 30s --eim 0 --news 0 --servers 2 \
+                --change-policy --tls --json";
+    let found = fleet(&line.split_whitespace().collect::<Vec<_>>());
+    let number = |name: &str| found[name].as_f64().unwrap_or(-1.0);
+    assert_eq!((&found["held"], &found["errors"]), (&100.into(), &0.into()));
+    assert!(0.0 < number("cpu_us_per_node_minute"), "{found}");
+    assert!(0.0 < number("change_p50_ms") && number("change_p50_ms") <= number("change_p99_ms"));
+    assert_eq!(found["change_missed"], 0);
+}
+
 /// The processes that this one started.
 fn started_by(parent: u32) -> Vec<(Pid, String)> {
     let entries = std::fs::read_dir("/proc").expect("processes").flatten();

@@ -8,12 +8,14 @@ use evenkeel_kit::{Clock, Lifecycle};
 use evenkeel_maintenance_manager::{HoldSettings, MaintenanceManager, Settings, SilenceWatch};
 use evenkeel_proto::agent::PollResponse;
 use evenkeel_proto::agent::agent_service_server::AgentService as _;
+use evenkeel_store::contacts::{self, Contact};
 use futures_util::future::{Either, join, select};
 use tonic::{Response, Status};
 
 use crate::brake::{failed, ready};
 use crate::held::{WITHIN, catches_up, patient, said, server, told, until_held, within};
 use crate::house::{House, TestNode, act, began, reason, report, with};
+use crate::news::DAY;
 
 /// A call of a node whose poll is held from now on. Whoever drops it loses the connection.
 async fn held<'a>(
@@ -147,4 +149,54 @@ async fn a_node_that_is_lost_here_and_held_elsewhere_is_not_silent() {
     house.pass(8);
     assert_eq!(silent(&house).await, 0, "it is due in five minutes, twice");
     drop(second);
+}
+
+/// A server that is killed says nothing more of those whose polls it held.
+#[tokio::test]
+async fn a_node_that_is_lost_together_with_its_server_is_silent_after_twice_its_hold() {
+    let house = House::new().await;
+    let node = house.node().await;
+    house.pass(1);
+    let settings = Settings {
+        contacts_every: Duration::from_millis(10),
+        ..Settings::default()
+    };
+    let server = house.manager_on(house.store.clone(), settings);
+    server.start_loops(&Lifecycle::new());
+    let call = held(&server, &house, &node).await;
+    let written = async {
+        let last = async || contacts::last(&house.tx().await, node.instance).await;
+        while last().await.expect("an answer") != Some(house.time()) {
+            tokio::task::yield_now().await;
+        }
+    };
+    within(written).await;
+
+    // From here on nobody polls the call and nobody drops it, as if its server were gone.
+    house.pass(10);
+    assert_eq!(silent(&house).await, 0, "its poll may be held elsewhere");
+    house.pass(2);
+    assert_eq!(silent(&house).await, 1);
+    drop(call);
+}
+
+/// It may have been given leave with the answer to a poll that was held for an hour.
+#[tokio::test]
+async fn leave_counts_from_when_a_held_node_may_have_been_answered() {
+    let house = House::new().await;
+    let (node, _) = house.node_that_waits().await;
+    house.pass(30);
+    let heard = Contact {
+        tenant: house.tenant,
+        instance: node.instance,
+        at: house.time(),
+        due: None,
+    };
+    let tx = house.store.fleet().await.expect("a transaction");
+    contacts::heard(&tx, vec![heard]).await.expect("noted");
+    tx.commit().await.expect("committed");
+    house.pass(7 * DAY + 60 + 4);
+    assert_eq!(house.track().await, 0);
+    house.pass(2);
+    assert_eq!(house.track().await, 1);
 }
