@@ -176,7 +176,7 @@ impl Driver {
 
     fn obey(&mut self, order: Order) -> anyhow::Result<()> {
         match order {
-            Order::Begin { at } => self.begin(instant(at)),
+            Order::Begin { at, within } => self.begin(instant(at), within),
             Order::Keep => self.lines.keep(),
             Order::Hold { millis } => self.pace.hold = millis,
             Order::Quiet => {
@@ -259,12 +259,11 @@ impl Driver {
         }
     }
 
-    /// The nodes have their first calls at any instant of the first interval.
-    fn begin(&mut self, at: Instant) {
+    /// The nodes have their first calls at any instant within some milliseconds.
+    fn begin(&mut self, at: Instant, within: u64) {
         self.begun = Some(at);
         for (place, node) in self.nodes.iter_mut().enumerate() {
-            let millis = u64::try_from(self.pace.interval.as_millis()).unwrap_or(u64::MAX);
-            let micros = self.chance.between(0, millis.saturating_mul(1_000));
+            let micros = self.chance.between(0, within.saturating_mul(1_000));
             node.begin(at + Duration::from_micros(micros));
             self.due.push(Reverse((node.planned, place)));
         }

@@ -100,10 +100,11 @@ impl Drivers {
     }
 
     /// Lets the nodes call from now on.
-    pub async fn begin(&mut self) -> anyhow::Result<()> {
+    pub async fn begin(&mut self, within: Duration) -> anyhow::Result<()> {
         self.begun = SystemClock.now() + TimeDelta::milliseconds(200);
         let at = self.begun.timestamp_millis();
-        self.order(&Order::Begin { at }).await
+        let within = u64::try_from(within.as_millis())?;
+        self.order(&Order::Begin { at, within }).await
     }
 
     /// Opens the connections that a node has for itself.

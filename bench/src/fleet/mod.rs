@@ -48,6 +48,9 @@ const FILES: u64 = 300;
 /// How many nodes one driver has, unless it is said how many drivers there are.
 const NODES_EACH: u32 = 50_000;
 
+/// How far apart nodes call for the first time ever: much is written then of each that speaks as the ancestor's.
+const FIRST_CALL: Duration = Duration::from_micros(500);
+
 /// The times of last contact are written by then.
 const CONTACTS_WITHIN: Duration = Duration::from_secs(35);
 
@@ -286,8 +289,10 @@ impl<'a> Bench<'a> {
     /// Every node calls over the shared connections, and then over its own if it has one.
     async fn warm_up(&mut self) -> anyhow::Result<()> {
         remark("every node calls over shared connections");
-        self.drivers.begin().await?;
-        let round = self.drivers.listen(self.args.round());
+        let within = self.args.interval.max(FIRST_CALL * self.args.nodes);
+        self.drivers.begin(within).await?;
+        let rest = self.args.round().saturating_sub(self.args.interval);
+        let round = self.drivers.listen(within + rest);
         let (round, shared) = self.station.rss_mib_while(round).await;
         round?;
         self.report.vm_rss_mib_server_multiplexed = tidy(shared);
@@ -436,7 +441,7 @@ async fn echoed(
     let plans = args.plans(&addresses, ca, (files, 0))?;
     let mut drivers = Drivers::start(&plans).await?;
     drivers.keep().await?;
-    drivers.begin().await?;
+    drivers.begin(args.interval).await?;
     drivers.listen(args.round()).await?;
     let meter = || Meter::start(echoes.iter().map(Measured::pid).collect());
     let begin = || vec![meter()];

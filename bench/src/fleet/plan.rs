@@ -40,6 +40,8 @@ pub enum Order {
     Begin {
         /// That instant, in milliseconds since 1970. Seconds are counted from there.
         at: i64,
+        /// Over what time they have their first calls, in milliseconds.
+        within: u64,
     },
     /// Open the connections that a node has for itself, and let it use its own.
     Keep,
