@@ -3,6 +3,7 @@
 //! Nobody waits for a batch to fill. Who comes to a desk that is free is looked at alone and at once; who comes while all
 //! of them are at work waits, and goes with the others who wait. What was found is remembered by the view.
 
+mod alone;
 mod audit;
 mod batch;
 mod meters;
@@ -19,9 +20,10 @@ use evenkeel_kit::Lifecycle;
 use evenkeel_kit::clock::Clock;
 use evenkeel_store::Store;
 use serde::Deserialize;
+use tokio::sync::Semaphore;
 use tonic::Status;
 
-use crate::load::Load;
+use crate::load::{CallKind, Load};
 use crate::settings::Settings;
 use crate::view::{Answer, Asked, Hit, Recall, View, Who};
 use meters::Meters;
@@ -110,8 +112,6 @@ pub enum Verdict {
     Quiet(Hit),
     /// Something is to be written.
     News,
-    /// It needs what a batch does not read.
-    Alone,
 }
 
 /// What a poll looks like to one who judges it by what was read, and writes nothing.
@@ -144,6 +144,9 @@ struct Inner {
     settings: Arc<Settings>,
     load: Arc<Load>,
     queue: Mutex<Queue>,
+    /// As many of each lane as may be looked at by themselves.
+    alone: Semaphore,
+    alone_held: Semaphore,
     meters: Meters,
     /// How many polls were answered from memory.
     hits: AtomicU64,
@@ -159,6 +162,7 @@ impl Desk {
         clock: Arc<dyn Clock>,
         (settings, load): (&Arc<Settings>, &Arc<Load>),
     ) -> Self {
+        let desks = settings.desk.desks.clamp(1, Semaphore::MAX_PERMITS);
         Self(Arc::new(Inner {
             store,
             view,
@@ -166,16 +170,26 @@ impl Desk {
             settings: Arc::clone(settings),
             load: Arc::clone(load),
             queue: Mutex::default(),
+            alone: Semaphore::new(desks),
+            alone_held: Semaphore::new(desks),
             meters: Meters::new(),
             hits: AtomicU64::new(0),
             mismatches: AtomicU64::new(0),
         }))
     }
 
-    /// Looks at a poll in the database, in a batch with others.
+    /// Looks at a poll in the database: in a batch with others, and once more by itself if that does not do.
     pub async fn look(&self, case: Case) -> Result<Verdict, Status> {
+        if let Some(verdict) = self.look_together(case.clone()).await? {
+            return Ok(verdict);
+        }
+        Box::pin(self.look_alone(&case)).await
+    }
+
+    /// None if it needs what a batch does not read.
+    async fn look_together(&self, case: Case) -> Result<Option<Verdict>, Status> {
         let inner = &self.0;
-        let lane = case.lane;
+        let (lane, door) = (case.lane, case.words.door());
         let (ticket, mut answer) = self.enter(case)?;
         if lane == Lane::Poll {
             let patience = inner.settings.desk.patience;
@@ -183,7 +197,7 @@ impl Desk {
                 return answer.unwrap_or_else(|_| Err(lost()));
             }
             if inner.queue().leave(ticket) {
-                return Err(inner.busy());
+                return Err(inner.busy(door));
             }
         }
         // It is being looked at.
@@ -208,8 +222,8 @@ impl Desk {
         if let Some(polls) = polls {
             match &looked {
                 Ok(Verdict::Quiet(_)) => polls.miss.increment(1),
-                // Counted by who writes it, or reads more.
-                Ok(Verdict::News | Verdict::Alone) => {}
+                // Counted by who writes it.
+                Ok(Verdict::News) => {}
                 Err(_) => polls.refused.increment(1),
             }
         }
@@ -254,10 +268,10 @@ impl Desk {
     /// Takes a place in the queue, and starts work at a desk if one is free.
     fn enter(&self, case: Case) -> Result<queue::Place, Status> {
         let inner = &self.0;
-        let settings = &inner.settings.desk;
+        let (settings, door) = (&inner.settings.desk, case.words.door());
         let mut queue = inner.queue();
         let place = queue.push(case, settings.waiting);
-        let place = place.ok_or_else(|| inner.busy())?;
+        let place = place.ok_or_else(|| inner.busy(door))?;
         inner.meters.waiting.set(queue.len());
         if queue.sit_down(settings.desks) {
             drop(queue);
@@ -272,9 +286,13 @@ impl Inner {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn busy(&self) -> Status {
+    fn busy(&self, door: Door) -> Status {
+        let kind = match door {
+            Door::Own => CallKind::Quiet,
+            Door::Eim => CallKind::Eim,
+        };
         self.meters.refused.increment(1);
-        self.load.again(self.settings.desk.patience).status()
+        self.load.busy(kind).status()
     }
 }
 

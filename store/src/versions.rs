@@ -146,6 +146,41 @@ pub async fn settled(
     Ok(settled)
 }
 
+/// When time alone changes which of the known versions of some packages are of an age, unheard of, or forgotten, for the
+/// first time from now on; none if none is known.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn steady_until(
+    tx: &Tx,
+    names: &[String],
+    age: TimeDelta,
+    now: Time,
+) -> Result<Option<Time>, StoreError> {
+    let (of_age, heard) = (now - age, now - REMEMBERED / 2);
+    let sql = "SELECT min(first_seen) FILTER (WHERE first_seen > $3), min(last_seen) FILTER (WHERE last_seen > $4), \
+               min(last_seen) FROM package_versions WHERE tenant_id = $1 AND name = ANY ($2)";
+    let values = [
+        tx.tenant().uuid().into(),
+        names.to_vec().into(),
+        of_age.into(),
+        heard.into(),
+    ];
+    let Some(row) = one(tx.conn(), sql, values).await? else {
+        return Ok(None);
+    };
+    let later = |at: usize, by| -> Result<Option<Time>, StoreError> {
+        let seen: Option<Time> = row.try_get_by_index(at)?;
+        Ok(seen.map(|seen| seen + by))
+    };
+    let instants = [
+        later(0, age)?,
+        later(1, REMEMBERED / 2)?,
+        later(2, REMEMBERED)?,
+    ];
+    Ok(instants.into_iter().flatten().min())
+}
+
 /// Forgets versions of all projects that no node told of for [`REMEMBERED`], at most so many. Says how many. Safe on
 /// several replicas at once.
 ///

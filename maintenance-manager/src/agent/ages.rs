@@ -25,6 +25,15 @@ pub fn told(facts: &Facts) -> Vec<FoundVersion> {
     available.chain(withheld).take(versions::MAX_TOLD).collect()
 }
 
+/// The versions that are old enough, and how long it stays at those.
+#[derive(Debug, Default)]
+pub struct Settled {
+    /// By name, architecture and version.
+    pub versions: Vec<FoundVersion>,
+    /// Before which instant they are the same, whatever is heard of until then; none if no age is asked for.
+    pub until: Option<Time>,
+}
+
 /// The versions that are old enough for what a node is to fetch or to apply, of the packages that it could update. Empty,
 /// and nothing is read, unless the policy asks for an age.
 ///
@@ -35,14 +44,20 @@ pub async fn settled(
     node: &NodeState,
     decision: &Decision,
     now: Time,
-) -> Result<Vec<FoundVersion>, StoreError> {
+) -> Result<Settled, StoreError> {
     let Some(days) = asked(decision) else {
-        return Ok(Vec::new());
+        return Ok(Settled::default());
     };
     let mut names: Vec<String> = known(node).into_iter().map(|found| found.name).collect();
     names.sort_unstable();
     names.dedup();
-    versions::settled(tx, names, now - TimeDelta::days(days.into())).await
+    let age = TimeDelta::days(days.into());
+    // What is heard of from now on is of that age later.
+    let known = versions::steady_until(tx, &names, age, now).await?;
+    Ok(Settled {
+        until: known.into_iter().chain([now + age]).min(),
+        versions: versions::settled(tx, names, now - age).await?,
+    })
 }
 
 /// Whether an age matters and one of the versions that the node could get is to be noted. Nothing is read unless the

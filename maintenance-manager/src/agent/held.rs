@@ -36,8 +36,6 @@ pub enum Ended {
     Draining(Hit),
     /// Something is to be written first.
     News,
-    /// More is to be read than here.
-    Alone,
 }
 
 /// A poll that is held. There may be tens of thousands: it keeps little.
@@ -183,7 +181,6 @@ impl Held<'_> {
             }
             Ok(Verdict::Quiet(hit)) => Ok(Some(Ended::Answer(hit))),
             Ok(Verdict::News) => Ok(Some(Ended::News)),
-            Ok(Verdict::Alone) => Ok(Some(Ended::Alone)),
             Err(refused) if !is_over && refused.code() == Code::Unavailable => Ok(None),
             Err(refused) => Err(refused),
         }

@@ -7,8 +7,7 @@ use evenkeel_domain::decide::Protocol;
 use evenkeel_domain::id::{HostId, scatter};
 use evenkeel_domain::run::{Happening, RunEvent};
 use evenkeel_proto::agent::{Facts, PollRequest, PollResponse};
-use evenkeel_store::decisions::{self, Reading};
-use evenkeel_store::nodes::{self, Machine};
+use evenkeel_store::nodes::Machine;
 use evenkeel_store::runs::Subject;
 use evenkeel_store::{StoreError, versions};
 use tonic::Status;
@@ -104,7 +103,6 @@ async fn quietly(
     let hit = match manager.desk.ask(case, told.since).await? {
         Verdict::Quiet(hit) => hit,
         Verdict::News => return Ok(Err(told)),
-        Verdict::Alone => return by_itself(manager, node, told).await,
     };
     let now = manager.now();
     let contacts = &manager.contacts;
@@ -130,19 +128,6 @@ async fn quietly(
             respond(manager, node, &hit.answer, Some(pause)).map(Ok)
         }
         Ended::News => Ok(Err(told)),
-        Ended::Alone => by_itself(manager, node, told).await,
-    }
-}
-
-/// Answers what needs more than is read for many at once.
-async fn by_itself(
-    manager: &MaintenanceManager,
-    node: &Node,
-    told: Box<Told>,
-) -> Result<Result<PollResponse, Box<Told>>, Status> {
-    match Box::pin(alone(manager, node, &told.words)).await? {
-        Some(answer) => respond(manager, node, &answer, None).map(Ok),
-        None => Ok(Err(told)),
     }
 }
 
@@ -226,57 +211,9 @@ async fn with_news(turn: Turn<'_>, node: &Node, told: Told) -> Result<Answer, St
         facts: !has_facts && quiet::are_unknown(&scene.node.facts_digest, &words),
         packages: packages::are_wanted(said, kept),
     };
-    let answer = quiet::answer(&scene.world, &words, wants, (decision, &settled));
+    let answer = quiet::answer(&scene.world, &words, wants, (decision, &settled.versions));
     scene.commit().await.map_err(status::store)?;
     Ok(answer)
-}
-
-/// A poll whose answer needs more than is read for many at once: how old versions are. None if something is to be written
-/// after all.
-async fn alone(
-    manager: &MaintenanceManager,
-    node: &Node,
-    words: &OwnWords,
-) -> Result<Option<Answer>, Status> {
-    let answered = status::within(answer_alone(manager, node, words)).await;
-    let polls = manager.desk.polls(Door::Own);
-    match &answered {
-        Ok(Some(_)) => polls.miss.increment(1),
-        Ok(None) => {}
-        Err(_) => polls.refused.increment(1),
-    }
-    answered
-}
-
-async fn answer_alone(
-    manager: &MaintenanceManager,
-    node: &Node,
-    words: &OwnWords,
-) -> Result<Option<Answer>, Status> {
-    let now = manager.now();
-    let tx = manager.store.tenant(node.tenant).await;
-    let tx = tx.map_err(status::store)?;
-    let read = nodes::read(&tx, Machine::Host(node.host)).await;
-    let (host, known) = read.map_err(status::store)?;
-    let horizon = manager.settings.horizon();
-    let world = decisions::world(&tx, &host, &known, &horizon, Reading::Look(now)).await;
-    let world = world.map_err(status::store)?;
-    let decision = world.decide(now);
-    let settled = ages::settled(&tx, &known, &decision, now).await;
-    let settled = settled.map_err(status::store)?;
-    let is_unheard = ages::is_unheard(&tx, &known, &decision, now).await;
-    let is_unheard = is_unheard.map_err(status::store)?;
-    drop(tx);
-    report::trusted(&host, &world)?;
-    let brief = known.brief();
-    if is_unheard || quiet::has_news(&host, &brief, &world, words, now) {
-        return Ok(None);
-    }
-    let contacts = &manager.contacts;
-    contacts.heard(node.tenant, known.instance, now, manager.due(now));
-    let wants = Wants::of(&brief, words);
-    let answer = quiet::answer(&world, words, wants, (decision, &settled));
-    Ok(Some(answer))
 }
 
 /// Our agent speaks where one of the ancestor's did. What that one has only fetched it is not going to begin, unless its

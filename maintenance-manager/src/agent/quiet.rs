@@ -9,7 +9,8 @@ use evenkeel_domain::run::AttemptId;
 use evenkeel_proto::agent as wire;
 use evenkeel_proto::agent::decision::Act;
 use evenkeel_store::decisions::World;
-use evenkeel_store::nodes::Brief;
+use evenkeel_store::nodes::{Brief, NodeState};
+use evenkeel_store::{StoreError, Tx};
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
@@ -36,6 +37,36 @@ pub fn own(host: &Host, node: &Brief, world: &World, words: &OwnWords, now: Time
         until: world.steady_until(now),
         answer: Box::new(answer(world, words, wants, (decision, &[]))),
     }
+}
+
+/// Judges a poll whose answer depends on how old versions are, which is read for it alone.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn aged(
+    tx: &Tx,
+    (host, node): (&Host, &NodeState),
+    world: &World,
+    words: &OwnWords,
+    now: Time,
+) -> Result<Looked, StoreError> {
+    if let Err(refused) = report::trusted(host, world) {
+        return Ok(Looked::Refused(refused));
+    }
+    let brief = node.brief();
+    let decision = world.decide(now);
+    if has_news(host, &brief, world, words, now)
+        || ages::is_unheard(tx, node, &decision, now).await?
+    {
+        return Ok(Looked::News);
+    }
+    let settled = ages::settled(tx, node, &decision, now).await?;
+    let until = [world.steady_until(now), settled.until];
+    let wants = Wants::of(&brief, words);
+    Ok(Looked::Quiet {
+        until: until.into_iter().flatten().min(),
+        answer: Box::new(answer(world, words, wants, (decision, &settled.versions))),
+    })
 }
 
 /// Whether something is to be written.

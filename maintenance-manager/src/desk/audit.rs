@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use evenkeel_kit::Lifecycle;
+use evenkeel_store::StoreError;
 use tonic::Code;
 
-use super::{Case, Desk, Looked};
+use super::{Case, Desk, Inner, Looked};
 use crate::view::{Answer, Hit, Recall, Who};
 
 impl Desk {
@@ -37,10 +38,7 @@ impl Desk {
 /// all was applied that had been committed by then.
 async fn audit(desk: Desk, case: Case, told: Arc<Answer>) {
     let inner = &desk.0;
-    let Ok(judged) = inner.judge(case.who.tenant(), &[&case]).await else {
-        return;
-    };
-    let Some((looked, _)) = judged.looked.into_iter().next() else {
+    let Ok(Some(looked)) = inner.judge_one(&case).await else {
         return;
     };
     match &looked {
@@ -72,4 +70,16 @@ async fn audit(desk: Desk, case: Case, told: Arc<Answer>) {
         found = ?looked,
         "what is remembered of a node is not what the database says"
     );
+}
+
+impl Inner {
+    /// Judges a poll as it is looked at; none if it came to no end.
+    async fn judge_one(&self, case: &Case) -> Result<Option<Looked>, StoreError> {
+        let mut judged = self.judge(case.who.tenant(), &[case]).await?;
+        if matches!(judged.looked[..], [(Looked::Alone, _)]) {
+            judged = self.judge_alone(case).await?;
+        }
+        let found = judged.looked.into_iter().next();
+        Ok(found.map(|(looked, _)| looked))
+    }
 }

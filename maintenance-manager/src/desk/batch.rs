@@ -10,9 +10,8 @@ use evenkeel_kit::Lifecycle;
 use evenkeel_store::decisions::{self, About, World};
 use evenkeel_store::nodes::{self, Brief, Machine};
 use evenkeel_store::{Chain, StoreError, Tx};
-use tonic::Status;
 
-use super::queue::{Seat, Waiting};
+use super::queue::{Found, Seat, Waiting};
 use super::{Case, Inner, Looked, Verdict, Words};
 use crate::view::{Learnt, Pass};
 use crate::{agent, eim, status};
@@ -102,18 +101,18 @@ impl Inner {
         })
     }
 
-    /// Remembers what a poll is answered.
-    fn remember(
+    /// Remembers what a poll is answered. None if it is not known yet.
+    pub(super) fn remember(
         &self,
         case: &Case,
         (looked, chain): (Looked, Option<Chain>),
         as_of: Option<Pass>,
         now: Time,
-    ) -> Result<Verdict, Status> {
+    ) -> Found {
         let (answer, until, chain) = match (looked, chain) {
             (Looked::Quiet { answer, until }, Some(chain)) => (*answer, until, chain),
-            (Looked::Quiet { .. } | Looked::News, _) => return Ok(Verdict::News),
-            (Looked::Alone, _) => return Ok(Verdict::Alone),
+            (Looked::Quiet { .. } | Looked::News, _) => return Ok(Some(Verdict::News)),
+            (Looked::Alone, _) => return Ok(None),
             (Looked::Refused(refused), _) => return Err(refused),
         };
         let learnt = Learnt {
@@ -127,7 +126,7 @@ impl Inner {
             until,
             as_of,
         };
-        Ok(Verdict::Quiet(self.view.learn(learnt, now)))
+        Ok(Some(Verdict::Quiet(self.view.learn(learnt, now))))
     }
 }
 

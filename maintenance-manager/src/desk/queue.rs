@@ -11,22 +11,25 @@ use super::{Case, Inner, Lane, Verdict};
 /// How often those who are held go first: they would wait for ever for polls that never end.
 const THEIR_TURN: u64 = 4;
 
+/// What a batch finds of a poll; none if it needs what a batch does not read.
+pub type Found = Result<Option<Verdict>, Status>;
+
 /// A ticket, and where the answer comes.
-pub type Place = (u64, oneshot::Receiver<Result<Verdict, Status>>);
+pub type Place = (u64, oneshot::Receiver<Found>);
 
 /// Somebody who waits.
 #[derive(Debug)]
 pub struct Waiting {
     ticket: u64,
     pub case: Case,
-    answer: oneshot::Sender<Result<Verdict, Status>>,
+    answer: oneshot::Sender<Found>,
 }
 
 impl Waiting {
     /// Answers, if somebody still waits.
-    pub fn answer(self, verdict: Result<Verdict, Status>) {
+    pub fn answer(self, found: Found) {
         // Who hung up needs no answer.
-        let _ = self.answer.send(verdict);
+        let _ = self.answer.send(found);
     }
 }
 

@@ -11,6 +11,11 @@ use super::{Answer, Said};
 /// From how many answers on those are looked for that nobody is told any more.
 const FEW: usize = 1_024;
 
+/// Answers that take up more bytes are large, and how many bytes there may be for one of those to be remembered: lists of
+/// versions, of which each node could have its own.
+const LARGE: usize = 1 << 10;
+const LARGE_IN_ALL: usize = 64 << 20;
+
 /// All answers that are remembered.
 #[derive(Debug, Default)]
 pub struct Answers {
@@ -19,6 +24,8 @@ pub struct Answers {
     weight: usize,
     /// With how many they are looked through again.
     full: usize,
+    /// How many had no room.
+    left_out: usize,
 }
 
 #[derive(Debug)]
@@ -28,6 +35,19 @@ struct Kept {
 }
 
 impl Answers {
+    /// Whether an answer may be remembered. All but large ones always may.
+    pub fn has_room(&mut self, answer: &Answer) -> bool {
+        if weight(answer) <= LARGE || self.weight < LARGE_IN_ALL {
+            return true;
+        }
+        // Perhaps there is, once those are gone that nobody is told any more; that is seen now and then.
+        self.left_out = self.left_out.wrapping_add(1);
+        if self.left_out.is_multiple_of(FEW) {
+            self.purge();
+        }
+        false
+    }
+
     /// The answer as it is kept, perhaps for others already.
     pub fn intern(&mut self, likeness: u64, answer: Answer) -> Arc<Answer> {
         let found = self
@@ -96,7 +116,7 @@ pub fn likeness(answer: &Answer, hashers: &[RandomState; 2]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_proto::maintmgr::PlatformUpdateStatusResponse;
+    use evenkeel_proto::maintmgr::{OsProfileUpdateSource, PlatformUpdateStatusResponse};
 
     use super::*;
 
@@ -108,6 +128,32 @@ mod tests {
             counted: None,
             in_line: false,
         }
+    }
+
+    #[test]
+    fn large_answers_take_no_more_room_than_they_may() {
+        let large = |tag| Answer {
+            said: Said::Eim(PlatformUpdateStatusResponse {
+                os_profile_update_source: Some(OsProfileUpdateSource {
+                    profile_name: "x".repeat(1 << 20),
+                    ..OsProfileUpdateSource::default()
+                }),
+                ..PlatformUpdateStatusResponse::default()
+            }),
+            ..answer(tag)
+        };
+        let mut answers = Answers::default();
+        let mut kept = Vec::new();
+        while answers.has_room(&large(0)) {
+            let tag = u64::try_from(kept.len()).expect("a number");
+            kept.push(answers.intern(tag, large(tag)));
+        }
+        assert_eq!(kept.len(), 64);
+        assert!(answers.has_room(&answer(0)), "the others always have room");
+        kept.truncate(32);
+        assert!(!answers.has_room(&large(0)), "nobody has looked yet");
+        while !answers.has_room(&large(0)) {}
+        assert!(answers.bytes() < 40 << 20, "{}", answers.bytes());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! - A site marks those who stand there; a region, an image, a policy, the settings and the project mark the project.
 //! - A slot marks those who are counted under the same assignment.
 //!
-//! The ages of package versions are not in the log: answers that depend on them are not remembered. The
+//! The ages of package versions are not in the log: an answer that depends on them says until when it does not change. The
 //! credentials of nodes are looked at with every call.
 
 use evenkeel_domain::assignment::Scope;

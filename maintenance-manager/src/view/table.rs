@@ -163,9 +163,11 @@ impl Table {
             ..on
         };
         let common = self.all.max(self.grounds.stale(common));
-        let as_of = learnt.as_of.map(|Pass(as_of)| as_of).filter(|as_of| {
-            entry.may_keep && *as_of >= stale && self.is_calm(tenant, learnt, *as_of)
-        });
+        let may_keep = entry.may_keep && self.answers.has_room(&learnt.answer);
+        let as_of = learnt
+            .as_of
+            .map(|Pass(as_of)| as_of)
+            .filter(|as_of| may_keep && *as_of >= stale && self.is_calm(tenant, learnt, *as_of));
         let Entry { learnt, .. } = entry;
         let (host, instance) = (learnt.host, learnt.instance);
         let answer = match as_of {

@@ -19,7 +19,7 @@ use crate::house::{
     House, TestNode, act, began, downloaded, downloading, facts, finished, report, with,
 };
 
-const DAY: i64 = 24 * 60;
+pub const DAY: i64 = 24 * 60;
 
 impl House {
     /// A poll of a node that says what it waits for.
@@ -37,7 +37,7 @@ impl House {
     }
 
     /// A policy for the newest of everything that is some days old, and a node that may fetch it at any time.
-    async fn careful(&self, node: &TestNode, min_age_days: u32) {
+    pub async fn careful(&self, node: &TestNode, min_age_days: u32) {
         let rules = PackageRules {
             min_age_days,
             ..PackageRules::default()
@@ -66,7 +66,7 @@ fn ended(news: News, account: Account) -> ReportRequest {
     told
 }
 
-fn offers(name: &str, version: &str) -> AvailablePackage {
+pub fn offers(name: &str, version: &str) -> AvailablePackage {
     AvailablePackage {
         name: name.into(),
         architecture: "amd64".into(),
@@ -76,7 +76,7 @@ fn offers(name: &str, version: &str) -> AvailablePackage {
     }
 }
 
-fn with_offers(available: Vec<AvailablePackage>) -> Facts {
+pub fn with_offers(available: Vec<AvailablePackage>) -> Facts {
     Facts {
         available,
         ..facts()
@@ -84,7 +84,7 @@ fn with_offers(available: Vec<AvailablePackage>) -> Facts {
 }
 
 /// The versions that a node was told are old enough.
-fn settled(answer: PollResponse) -> Vec<String> {
+pub fn settled(answer: PollResponse) -> Vec<String> {
     let target = match answer.decision.and_then(|decision| decision.act) {
         Some(Act::Apply(apply)) => apply.target,
         other => panic!("nothing is to be applied: {other:?}"),

@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use crate::fleet::{OldNode, sample, window};
 use crate::house::{House, TestNode, act, began, downloading, facts, finished, report, with};
+use crate::news::{DAY, offers, settled, with_offers};
 
 /// The most statements that a batch takes, however many polls are in it.
 const FEW: u64 = 8;
@@ -143,6 +144,48 @@ async fn a_poll_that_is_remembered_costs_the_database_nothing() {
         assert_eq!(again.decision_tag, first.decision_tag);
     }
     assert_eq!(counted.manager.sizes().nodes, 1);
+}
+
+/// How old versions are is read for each node by itself, but only until the next one is old enough.
+#[tokio::test]
+async fn a_node_whose_versions_are_to_grow_old_costs_nothing_until_they_are() {
+    let counted = Counted::new().await;
+    let (node, other) = (
+        counted.house.nth_node(1).await,
+        counted.house.nth_node(2).await,
+    );
+    counted.house.careful(&node, 7).await;
+    let (curl, jq) = (offers("curl", "2"), offers("jq", "2"));
+    counted.house.tell(&node, with_offers(vec![curl, jq])).await;
+    let quiet = nothing_new(&counted.house, &node).await;
+    counted.catches_up().await;
+    let (first, _, transactions) = counted.poll(&node, &quiet).await;
+    assert_eq!(transactions, 2, "in a batch, and by itself");
+    for _ in 0..3 {
+        let (again, statements, _) = counted.poll(&node, &quiet).await;
+        assert_eq!((again.decision_tag, statements), (first.decision_tag, 0));
+    }
+    // What others hear of meanwhile grows old by itself.
+    counted.house.pass(2 * DAY);
+    let newer = with_offers(vec![offers("curl", "3")]);
+    counted.house.tell(&other, newer).await;
+    assert_eq!(settled(first), Vec::<String>::new());
+    counted.catches_up().await;
+    for (days, all) in [
+        (4, &[][..]),
+        (1, &["curl=2", "jq=2"]),
+        (1, &["curl=2", "jq=2"]),
+        (1, &["curl=2", "curl=3", "jq=2"]),
+    ] {
+        counted.house.pass(days * DAY - 1);
+        counted.poll(&node, &quiet).await;
+        // From before the minute in which a version is old enough nothing is told behind it.
+        counted.house.pass(1);
+        let (answer, ..) = counted.poll(&node, &quiet).await;
+        assert_eq!(settled(answer), all);
+        let (_, statements, _) = counted.poll(&node, &quiet).await;
+        assert_eq!(statements, 0);
+    }
 }
 
 #[tokio::test]

@@ -63,6 +63,29 @@ async fn a_version_is_as_old_as_the_first_word_of_it() {
 }
 
 #[tokio::test]
+async fn versions_are_of_an_age_until_time_alone_changes_that() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let week = DAY * 7;
+    let of = async |name: &str, now| {
+        let tx = store.tenant(tenant).await.expect("a transaction");
+        let until = versions::steady_until(&tx, &[name.to_owned()], week, now).await;
+        until.expect("an answer")
+    };
+    assert_eq!(of("curl", NOON).await, None);
+    told(&store, tenant, &[version("curl", "1")], NOON).await;
+    told(&store, tenant, &[version("curl", "2")], NOON + DAY * 3).await;
+    assert_eq!(of("curl", NOON + DAY * 4).await, Some(NOON + week));
+    assert_eq!(of("curl", NOON + week).await, Some(NOON + DAY * 10));
+    assert_eq!(of("bash", NOON + week).await, None);
+    // Then they would be noted anew, and in the end forgotten.
+    let (unheard, forgotten) = (NOON + versions::REMEMBERED / 2, NOON + versions::REMEMBERED);
+    assert_eq!(of("curl", NOON + DAY * 10).await, Some(unheard));
+    assert_eq!(of("curl", unheard).await, Some(unheard + DAY * 3));
+    assert_eq!(of("curl", unheard + DAY * 3).await, Some(forgotten));
+}
+
+#[tokio::test]
 async fn a_version_that_is_told_again_is_noted_once_a_day() {
     let store = fresh_store().await;
     let tenant = project(&store, "ours").await;

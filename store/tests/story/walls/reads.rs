@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 
+use chrono::TimeDelta;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::package::FoundVersion;
@@ -244,6 +245,7 @@ async fn history(tx: &Tx, of: &Of) -> Told {
         contents::get_many => (tx, &[[1; 32]]);
         contents::touch => (tx, &[1; 32], NOON);
         versions::settled => (tx, vec![bash().name], NOON);
+        versions::steady_until => (tx, &[bash().name], TimeDelta::days(1), NOON);
     }
 }
 
