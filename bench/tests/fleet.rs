@@ -152,7 +152,9 @@ fn a_fleet_that_is_held_hears_of_a_change() {
                 --change-policy --tls --json";
     let found = fleet(&line.split_whitespace().collect::<Vec<_>>());
     let number = |name: &str| found[name].as_f64().unwrap_or(-1.0);
-    assert_eq!((&found["held"], &found["errors"]), (&100.into(), &0.into()));
+    // At any instant some have just been answered, and are held again at once.
+    assert!((90.0..=100.0).contains(&number("held")), "{found}");
+    assert_eq!(found["errors"], 0);
     assert!(0.0 < number("cpu_us_per_node_minute"), "{found}");
     assert!(0.0 < number("change_p50_ms") && number("change_p50_ms") <= number("change_p99_ms"));
     assert_eq!(found["change_missed"], 0);
