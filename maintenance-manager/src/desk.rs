@@ -9,7 +9,7 @@ mod batch;
 mod meters;
 mod queue;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -147,6 +147,8 @@ struct Inner {
     /// As many of each lane as may be looked at by themselves.
     alone: Semaphore,
     alone_held: Semaphore,
+    /// How many polls are looked at, or wait for that.
+    looking: AtomicUsize,
     meters: Meters,
     /// How many polls were answered from memory.
     hits: AtomicU64,
@@ -172,6 +174,7 @@ impl Desk {
             queue: Mutex::default(),
             alone: Semaphore::new(desks),
             alone_held: Semaphore::new(desks),
+            looking: AtomicUsize::new(0),
             meters: Meters::new(),
             hits: AtomicU64::new(0),
             mismatches: AtomicU64::new(0),
@@ -180,6 +183,7 @@ impl Desk {
 
     /// Looks at a poll in the database: in a batch with others, and once more by itself if that does not do.
     pub async fn look(&self, case: Case) -> Result<Verdict, Status> {
+        let _one = self.0.one_more(&case)?;
         if let Some(verdict) = self.look_together(case.clone()).await? {
             return Ok(verdict);
         }
@@ -282,6 +286,20 @@ impl Desk {
 }
 
 impl Inner {
+    /// Counts a poll among those that are looked at or wait for that, as long as what is returned lives. Those that are held
+    /// are few at a time, and their calls do not count.
+    fn one_more(self: &Arc<Self>, case: &Case) -> Result<Option<Looking>, Status> {
+        if case.lane == Lane::Held {
+            return Ok(None);
+        }
+        let before = self.looking.fetch_add(1, Ordering::Relaxed);
+        let one = Looking(Arc::clone(self));
+        if before < self.load.polls_at_the_database() {
+            return Ok(Some(one));
+        }
+        Err(self.busy(case.words.door()))
+    }
+
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -293,6 +311,15 @@ impl Inner {
         };
         self.meters.refused.increment(1);
         self.load.busy(kind).status()
+    }
+}
+
+/// A poll that is looked at, or waits for that.
+struct Looking(Arc<Inner>);
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        self.0.looking.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

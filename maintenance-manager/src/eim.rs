@@ -29,6 +29,7 @@ use tonic::{Request, Response, Status};
 
 use crate::caller::{self, Ancestor};
 use crate::desk::{Case, Door, Lane, Verdict, Words};
+use crate::load::CallKind;
 use crate::manager::MaintenanceManager;
 use crate::progress::{Beginning, Scene, Turn};
 use crate::status;
@@ -79,7 +80,12 @@ impl MaintenanceManager {
             }
         }
         self.desk.polls(Door::Eim).news.increment(1);
-        let taken = self.in_turn(|turn| Self::taken(turn, ancestor, &said, &sample));
+        let kind = if quiet::may_be(sample.kind) {
+            CallKind::Eim
+        } else {
+            CallKind::News
+        };
+        let taken = self.in_turn(kind, |turn| Self::taken(turn, ancestor, &said, &sample));
         taken.await
     }
 

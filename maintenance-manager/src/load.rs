@@ -4,6 +4,7 @@
 //! tells or begins something last. Whoever is answered is told to come back less often while the pressure lasts.
 
 mod line;
+mod pens;
 #[cfg(test)]
 mod tests;
 mod weight;
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use metrics::{Counter, Gauge};
 use serde::Deserialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -42,9 +43,6 @@ const BEARABLE: f64 = 0.5;
 /// How long those that are held may take to be answered at a stop, and how often it is seen whether they are.
 const LET_GO_WITHIN: Duration = Duration::from_secs(2);
 const LET_GO_EACH: Duration = Duration::from_millis(10);
-
-/// How long a call may wait for a pen.
-const PEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Where a refusal says after how many milliseconds to try again.
 pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
@@ -229,7 +227,7 @@ impl Load {
         if kind != CallKind::News {
             self.this_minute.fetch_add(1, Ordering::Relaxed);
         }
-        if !has_room(&self.settings, kind, self.inside(), self.pressure()) {
+        if !has_room(&self.settings, kind, self.inside()) {
             match kind {
                 CallKind::Quiet | CallKind::Eim => self.told.quiet.increment(1),
                 CallKind::News => self.told.news.increment(1),
@@ -269,7 +267,7 @@ impl Load {
     pub fn arriving(self: &Arc<Self>) -> Result<Late, Busy> {
         let before = self.arriving.fetch_add(1, Ordering::Relaxed);
         let late = Late(Arc::clone(self));
-        if has_room(&self.settings, CallKind::News, before, 0.0) {
+        if has_room(&self.settings, CallKind::News, before) {
             return Ok(late);
         }
         self.told.arriving.increment(1);
@@ -361,22 +359,15 @@ impl Load {
         self.told.interval.set(base.as_secs_f64() * factor);
     }
 
-    /// Leave to write, once it is this call's turn.
-    pub async fn pen(&self) -> Result<OwnedSemaphorePermit, Status> {
-        if let Ok(pen) = Arc::clone(&self.pens).try_acquire_owned() {
-            return Ok(pen);
+    /// How many polls may look into the database at once, or wait for that, and how many may wait to write. The others have
+    /// the rest of the room: to answer one from memory costs hardly more than to refuse it, and it is one less that comes back.
+    pub fn polls_at_the_database(&self) -> usize {
+        let calls = self.settings.calls;
+        if calls == 0 {
+            return usize::MAX;
         }
-        let before = self.waiting_for_pens.fetch_add(1, Ordering::Relaxed);
-        let _waiting = InLine(&self.waiting_for_pens);
-        if before < self.settings.writers_waiting {
-            let turn = Arc::clone(&self.pens).acquire_owned();
-            if let Ok(Ok(pen)) = tokio::time::timeout(PEN_WITHIN, turn).await {
-                return Ok(pen);
-            }
-        }
-        self.told.writers.increment(1);
-        // The door says when to try again.
-        Err(Status::unavailable("too many calls wait to write"))
+        let share = if self.pressure() >= 1.0 { 4 } else { 2 };
+        usize::try_from((calls / share).max(1)).unwrap_or(usize::MAX)
     }
 
     /// When a call should be tried again that is refused now because there is too much to do. One that comes back at its own
@@ -430,24 +421,13 @@ impl Drop for Late {
     }
 }
 
-/// A call that waits for a pen, or did until it was cancelled.
-struct InLine<'a>(&'a AtomicUsize);
-
-impl Drop for InLine<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Whether a call is taken on beside those that are under way. A process that was only late, with little under way, refuses
-/// nobody.
-fn has_room(settings: &LoadSettings, kind: CallKind, inside: u32, pressure: f64) -> bool {
+/// Whether a call is taken on beside those that are under way.
+fn has_room(settings: &LoadSettings, kind: CallKind, inside: u32) -> bool {
     let calls = settings.calls;
     if calls == 0 {
         return true;
     }
     match kind {
-        CallKind::Quiet | CallKind::Eim if pressure >= 1.0 => inside <= calls / 4,
         CallKind::Quiet | CallKind::Eim => inside < calls,
         CallKind::News => inside < settings.calls_of_any_kind.max(calls),
     }

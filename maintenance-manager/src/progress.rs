@@ -22,6 +22,7 @@ use evenkeel_store::{StoreError, Tx, hosts, os_profiles, policies};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::derived;
+use crate::load::CallKind;
 use crate::manager::MaintenanceManager;
 use crate::status;
 use crate::view::View;
@@ -362,12 +363,13 @@ impl MaintenanceManager {
     /// for a connection, which others need who only read.
     pub async fn in_turn<'a, T, F>(
         &'a self,
+        kind: CallKind,
         write: impl FnOnce(Turn<'a>) -> F,
     ) -> Result<T, tonic::Status>
     where
         F: Future<Output = Result<T, tonic::Status>>,
     {
-        let pen = self.load.pen().await?;
+        let pen = self.load.pen(kind).await?;
         status::within(Box::pin(write((self, pen)))).await
     }
 

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::agent::report;
 use crate::agent::wire::timestamp;
 use crate::caller::Node;
+use crate::load::CallKind;
 use crate::manager::MaintenanceManager;
 use crate::progress::{Scene, Turn};
 use crate::status;
@@ -23,7 +24,7 @@ pub async fn begin(
     request: BeginRequest,
 ) -> Result<BeginResponse, Status> {
     let attempt = attempt(&request.attempt_id)?;
-    let judged = manager.in_turn(|turn| judge(turn, node, attempt, request));
+    let judged = manager.in_turn(CallKind::News, |turn| judge(turn, node, attempt, request));
     judged.await
 }
 

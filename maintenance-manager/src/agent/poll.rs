@@ -19,6 +19,7 @@ use crate::agent::{ages, begin, facts, packages, report, waiting};
 use crate::caller::Node;
 use crate::carried::Carried;
 use crate::desk::{Case, Door, Lane, OwnWords, Verdict, Words};
+use crate::load::CallKind;
 use crate::manager::MaintenanceManager;
 use crate::progress::{Scene, Turn};
 use crate::settings::delta;
@@ -80,7 +81,9 @@ pub async fn poll(
         told
     };
     manager.desk.polls(Door::Own).news.increment(1);
-    let answer = manager.in_turn(|turn| with_news(turn, node, *told)).await?;
+    let answer = manager
+        .in_turn(CallKind::Quiet, |turn| with_news(turn, node, *told))
+        .await?;
     respond(manager, node, &answer, None)
 }
 

@@ -12,6 +12,7 @@ use tonic::Status;
 use crate::agent::wire::{self, timestamp};
 use crate::agent::{account, begin};
 use crate::caller::Node;
+use crate::load::CallKind;
 use crate::manager::MaintenanceManager;
 use crate::progress::{Beginning, Scene, Turn};
 use crate::status;
@@ -39,7 +40,9 @@ pub async fn report(
         events.push(happening);
     }
     let digest = request.target_digest;
-    let kept = manager.in_turn(|turn| keep(turn, node, attempt, &digest, events));
+    let kept = manager.in_turn(CallKind::News, |turn| {
+        keep(turn, node, attempt, &digest, events)
+    });
     kept.await
 }
 

@@ -79,8 +79,8 @@ fn a_process_that_was_only_late_refuses_nobody() {
     }
     assert!(load.pressure() >= 1.0);
     let asking = fill(&load, CallKind::Quiet);
-    assert_eq!(asking.len(), 26, "a quarter and one");
-    assert_eq!(fill(&load, CallKind::News).len(), 120 - 26);
+    assert_eq!(asking.len(), 100);
+    assert_eq!(fill(&load, CallKind::News).len(), 20);
 }
 
 #[test]
@@ -235,6 +235,35 @@ fn the_more_nodes_there_are_the_longer_they_take_to_come_back() {
     assert_eq!(load.spread(), LATE);
 }
 
+#[test]
+fn polls_leave_room_for_those_that_are_answered_from_memory() {
+    let load = Load::new(settings(100, 120));
+    assert_eq!(load.polls_at_the_database(), 50);
+    for _ in 0..10 {
+        load.look(Duration::from_secs(5));
+    }
+    assert_eq!(load.polls_at_the_database(), 25);
+    assert_eq!(Load::new(settings(1, 1)).polls_at_the_database(), 1);
+    let unlimited = Load::new(settings(0, 0));
+    assert_eq!(unlimited.polls_at_the_database(), usize::MAX);
+}
+
+#[tokio::test]
+async fn polls_with_news_wait_to_write_in_smaller_numbers_than_reports() {
+    let load = Load::new(LoadSettings {
+        writers: 1,
+        writers_waiting: 2,
+        ..settings(2, 3)
+    });
+    let _first = load.pen(CallKind::News).await.unwrap();
+    let mut poll = pin!(load.pen(CallKind::Quiet));
+    assert!(poll.as_mut().now_or_never().is_none(), "it waits");
+    let refused = load.pen(CallKind::Eim).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    let mut report = pin!(load.pen(CallKind::News));
+    assert!(report.as_mut().now_or_never().is_none(), "it waits as well");
+}
+
 #[tokio::test]
 async fn those_who_write_wait_for_each_other_but_not_too_many() {
     let load = Load::new(LoadSettings {
@@ -242,10 +271,10 @@ async fn those_who_write_wait_for_each_other_but_not_too_many() {
         writers_waiting: 1,
         ..LoadSettings::default()
     });
-    let first = load.pen().await.unwrap();
-    let mut second = pin!(load.pen());
+    let first = load.pen(CallKind::News).await.unwrap();
+    let mut second = pin!(load.pen(CallKind::News));
     assert!(second.as_mut().now_or_never().is_none(), "it waits");
-    let third = load.pen().await.unwrap_err();
+    let third = load.pen(CallKind::News).await.unwrap_err();
     assert_eq!(third.code(), Code::Unavailable);
     drop(first);
     assert!(second.await.is_ok());

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_maintenance_manager::{DeskSettings, MaintenanceManager, Settings, ViewSettings};
+use evenkeel_maintenance_manager::{
+    DeskSettings, LoadSettings, MaintenanceManager, Settings, ViewSettings,
+};
 use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use evenkeel_proto::agent::{Attempt, PollRequest, PollResponse};
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService as _;
@@ -17,6 +19,7 @@ use tonic::{Code, Status};
 use uuid::Uuid;
 
 use crate::fleet::{OldNode, sample, window};
+use crate::held::catches_up;
 use crate::house::{House, TestNode, act, began, downloading, facts, finished, report, with};
 use crate::news::{DAY, offers, settled, with_offers};
 
@@ -375,6 +378,38 @@ async fn what_is_remembered_of_a_node_is_told_to_no_other() {
         let refused = refused.expect_err("another host").code();
         assert_eq!(refused, Code::PermissionDenied);
     }
+}
+
+/// To refuse it would cost as much, and it would come back.
+#[tokio::test]
+async fn a_poll_that_is_remembered_is_answered_while_others_are_too_many() {
+    let settings = Settings {
+        load: LoadSettings {
+            calls: 2,
+            ..LoadSettings::default()
+        },
+        ..Settings::default()
+    };
+    let house = House::with(settings).await;
+    let mut words = Vec::new();
+    for n in 1..=3 {
+        let node = house.nth_node(n).await;
+        words.push((nothing_new(&house, &node).await, node.credential));
+    }
+    let poll = |n: usize| {
+        let (quiet, credential): &(PollRequest, String) = &words[n];
+        house.manager.poll(with(credential, quiet.clone()))
+    };
+    catches_up(&house.manager).await;
+    poll(0).await.expect("an answer");
+    let answers = join_all([poll(1), poll(2), poll(0)]).await;
+    let [first, second, known] = &answers[..] else {
+        panic!("three answers");
+    };
+    assert!(first.is_ok() && known.is_ok());
+    let refused = second.as_ref().expect_err("one is enough");
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.metadata().contains_key("grpc-retry-pushback-ms"));
 }
 
 #[tokio::test]
