@@ -146,8 +146,8 @@ pub struct Load {
     weight_of_strangers: AtomicU64,
     /// Those who were refused.
     line: Line,
-    /// How many calls are over since the last look, however they ended.
-    over: AtomicU32,
+    /// How many calls had their turn at the database since the last look, however they ended.
+    turns: AtomicU32,
     /// How many were held when those were let go.
     let_go: AtomicU32,
     /// Quiet calls that came in this minute, and in the one before.
@@ -207,7 +207,7 @@ impl Load {
             weight: AtomicU64::new(0),
             weight_of_strangers: AtomicU64::new(0),
             line: Line::new(),
-            over: AtomicU32::new(0),
+            turns: AtomicU32::new(0),
             let_go: AtomicU32::new(0),
             this_minute: AtomicU32::new(0),
             last_minute: AtomicU32::new(0),
@@ -344,8 +344,8 @@ impl Load {
 
     /// Takes into account how late this look is, and how many calls are under way.
     fn look(&self, late: Duration) {
-        let over = self.over.swap(0, Ordering::Relaxed);
-        self.line.look(over, LOOK + late);
+        let turns = self.turns.swap(0, Ordering::Relaxed);
+        self.line.look(turns, LOOK + late);
         let strain = strain(late, self.inside(), self.settings.calls);
         let pressure = smoothed(self.pressure(), strain);
         self.pressure.store(pressure.to_bits(), Ordering::Relaxed);
@@ -357,6 +357,11 @@ impl Load {
         let factor = adapted(factor, pressure, most);
         self.factor.store(factor.to_bits(), Ordering::Relaxed);
         self.told.interval.set(base.as_secs_f64() * factor);
+    }
+
+    /// So many calls had their turn at the database: it is what those wait for who are refused.
+    pub fn had_turns(&self, count: u32) {
+        self.turns.fetch_add(count, Ordering::Relaxed);
     }
 
     /// How many polls may look into the database at once, or wait for that, and how many may wait to write. The others have
@@ -397,7 +402,6 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         self.load.entered.fetch_sub(1, Ordering::Relaxed);
-        self.load.over.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -56,6 +56,7 @@ async fn answer(desk: Arc<Inner>, batch: Vec<Waiting>) {
 
 fn count(desk: &Inner, length: usize, begun: Instant) {
     let length = u32::try_from(length).unwrap_or(u32::MAX);
+    desk.load.had_turns(length);
     desk.meters.batch.record(f64::from(length));
     desk.meters.seconds.record(begun.elapsed().as_secs_f64());
 }

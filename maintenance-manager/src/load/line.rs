@@ -9,8 +9,8 @@ use super::SHARE;
 /// How long it takes one node to come back, its handshake included, where there is nothing else to do.
 pub(super) const EACH: Duration = Duration::from_micros(200);
 
-/// What it is taken for at most, however few are served: perhaps only for a moment, or because few ask.
-pub(super) const SLOWEST: Duration = Duration::from_micros(500);
+/// What it is taken for at most, however few have their turn: perhaps only for a moment, or because few ask.
+pub(super) const SLOWEST: Duration = Duration::from_millis(1);
 
 /// After what time a refused caller should try again at the earliest, and at the latest. What is drawn of that and what nodes add
 /// to it must not make them silent.
@@ -23,7 +23,7 @@ pub(super) struct Line {
     begun: Instant,
     /// When it is the turn of the last one, in nanoseconds since then.
     last: AtomicU64,
-    /// How long it takes to serve one, in nanoseconds.
+    /// How long it takes until the next one has its turn, in nanoseconds.
     each: AtomicU64,
 }
 
@@ -33,7 +33,7 @@ impl Line {
         Self {
             begun: Instant::now(),
             last: AtomicU64::new(0),
-            each: AtomicU64::new(nanos(SLOWEST)),
+            each: AtomicU64::new(nanos(EACH)),
         }
     }
 
@@ -50,11 +50,11 @@ impl Line {
         Duration::from_nanos(turn(last) - now).max(SOON)
     }
 
-    /// Takes into account how many calls ended in some time.
-    pub fn look(&self, ended: u32, within: Duration) {
+    /// Takes into account how many had their turn in some time.
+    pub fn look(&self, turns: u32, within: Duration) {
         let each = self.each.load(Ordering::Relaxed);
         let before = 1.0 / Duration::from_nanos(each).as_secs_f64();
-        let rate = before + SHARE * (f64::from(ended) / within.as_secs_f64() - before);
+        let rate = before + SHARE * (f64::from(turns) / within.as_secs_f64() - before);
         let each = Duration::try_from_secs_f64(1.0 / rate).unwrap_or(SLOWEST);
         let each = nanos(each.clamp(EACH, SLOWEST));
         self.each.store(each, Ordering::Relaxed);

@@ -16,6 +16,7 @@ impl Load {
     /// Leave to write, once it is this call's turn.
     pub async fn pen(&self, kind: CallKind) -> Result<OwnedSemaphorePermit, Status> {
         if let Ok(pen) = Arc::clone(&self.pens).try_acquire_owned() {
+            self.had_turns(1);
             return Ok(pen);
         }
         let before = self.waiting_for_pens.fetch_add(1, Ordering::Relaxed);
@@ -29,6 +30,7 @@ impl Load {
         if before < most {
             let turn = Arc::clone(&self.pens).acquire_owned();
             if let Ok(Ok(pen)) = tokio::time::timeout(PEN_WITHIN, turn).await {
+                self.had_turns(1);
                 return Ok(pen);
             }
         }
