@@ -9,12 +9,12 @@ mod batch;
 mod meters;
 mod queue;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use evenkeel_domain::Time;
-use evenkeel_domain::eim::Sample;
+use evenkeel_domain::eim::{Sample, SampleKind};
 use evenkeel_domain::run::AttemptId;
 use evenkeel_kit::Lifecycle;
 use evenkeel_kit::clock::Clock;
@@ -23,13 +23,16 @@ use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tonic::Status;
 
-use crate::load::{CallKind, Load};
+use crate::load::{AtDatabase, Busy, CallKind, Load};
 use crate::settings::Settings;
 use crate::view::{Answer, Asked, Hit, Recall, View, Who};
 use meters::Meters;
 use queue::{Queue, Seat};
 
 pub use meters::{Door, Polls};
+
+/// How many polls may wait to be looked at by themselves.
+const ALONE_WAITING: usize = 128;
 
 /// How polls are looked at in the database.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -147,8 +150,8 @@ struct Inner {
     /// As many of each lane as may be looked at by themselves.
     alone: Semaphore,
     alone_held: Semaphore,
-    /// How many polls are looked at, or wait for that.
-    looking: AtomicUsize,
+    /// As many as may wait for that: while they do, the others are not to be kept from the desks.
+    alone_waiting: Semaphore,
     meters: Meters,
     /// How many polls were answered from memory.
     hits: AtomicU64,
@@ -174,7 +177,7 @@ impl Desk {
             queue: Mutex::default(),
             alone: Semaphore::new(desks),
             alone_held: Semaphore::new(desks),
-            looking: AtomicUsize::new(0),
+            alone_waiting: Semaphore::new(ALONE_WAITING),
             meters: Meters::new(),
             hits: AtomicU64::new(0),
             mismatches: AtomicU64::new(0),
@@ -183,7 +186,7 @@ impl Desk {
 
     /// Looks at a poll in the database: in a batch with others, and once more by itself if that does not do.
     pub async fn look(&self, case: Case) -> Result<Verdict, Status> {
-        let _one = self.0.one_more(&case)?;
+        let _one = self.0.to_the_database(&case)?;
         if let Some(verdict) = self.look_together(case.clone()).await? {
             return Ok(verdict);
         }
@@ -286,18 +289,16 @@ impl Desk {
 }
 
 impl Inner {
-    /// Counts a poll among those that are looked at or wait for that, as long as what is returned lives. Those that are held
-    /// are few at a time, and their calls do not count.
-    fn one_more(self: &Arc<Self>, case: &Case) -> Result<Option<Looking>, Status> {
-        if case.lane == Lane::Held {
-            return Ok(None);
-        }
-        let before = self.looking.fetch_add(1, Ordering::Relaxed);
-        let one = Looking(Arc::clone(self));
-        if before < self.load.polls_at_the_database() {
-            return Ok(Some(one));
-        }
-        Err(self.busy(case.words.door()))
+    /// Counts a poll among those at the database, unless it is held: those are few at a time, and their calls do not count.
+    fn to_the_database(&self, case: &Case) -> Result<Option<AtDatabase>, Status> {
+        let kind = match (&case.words, case.lane) {
+            (_, Lane::Held) => return Ok(None),
+            // How an update failed is no question.
+            (Words::Eim { sample, .. }, _) if sample.kind == SampleKind::Failed => CallKind::News,
+            (words, Lane::Poll) => words.door().kind(),
+        };
+        let one = self.load.to_the_database(kind);
+        one.map(Some).map_err(Busy::status)
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -305,21 +306,8 @@ impl Inner {
     }
 
     fn busy(&self, door: Door) -> Status {
-        let kind = match door {
-            Door::Own => CallKind::Quiet,
-            Door::Eim => CallKind::Eim,
-        };
         self.meters.refused.increment(1);
-        self.load.busy(kind).status()
-    }
-}
-
-/// A poll that is looked at, or waits for that.
-struct Looking(Arc<Inner>);
-
-impl Drop for Looking {
-    fn drop(&mut self) {
-        self.0.looking.fetch_sub(1, Ordering::Relaxed);
+        self.load.busy(door.kind()).status()
     }
 }
 

@@ -80,10 +80,12 @@ impl MaintenanceManager {
             }
         }
         self.desk.polls(Door::Eim).news.increment(1);
-        let kind = if quiet::may_be(sample.kind) {
-            CallKind::Eim
-        } else {
+        // How an update goes on and ends is told, and not asked.
+        let is_told = !quiet::may_be(sample.kind) || sample.kind == SampleKind::Failed;
+        let kind = if is_told {
             CallKind::News
+        } else {
+            CallKind::Eim
         };
         let taken = self.in_turn(kind, |turn| Self::taken(turn, ancestor, &said, &sample));
         taken.await

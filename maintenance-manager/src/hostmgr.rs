@@ -21,6 +21,7 @@ use sha2::{Digest as _, Sha256};
 use tonic::{Request, Response, Status};
 
 use crate::caller::{self, Ancestor};
+use crate::load::{Busy, CallKind};
 use crate::manager::MaintenanceManager;
 use crate::status;
 use crate::view::Alive;
@@ -102,6 +103,8 @@ impl MaintenanceManager {
                 .heard(tenant, known.instance, self.now(), None);
             return Ok(known.host);
         }
+        let one = self.load.to_the_database(CallKind::Eim);
+        let _one = one.map_err(Busy::status)?;
         let as_of = self.view.pass();
         let (host, instance) = self.found_alive(ancestor).await?;
         if let Some(instance) = instance {

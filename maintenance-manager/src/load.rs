@@ -1,10 +1,11 @@
 //! How much is taken on at once, and how often nodes should ask while there is too much to do.
 //!
-//! Calls are refused before they are read, with a time after which the caller should try again: what only asks first, what
-//! tells or begins something last. Whoever is answered is told to come back less often while the pressure lasts.
+//! Calls that are too many are refused before they are read, with a time after which the caller should try again: what only
+//! asks first, what tells or begins something last. What asks and cannot be answered from memory is refused sooner. Whoever is answered is told to come back less often while the pressure lasts.
 
 mod line;
 mod pens;
+mod pressure;
 #[cfg(test)]
 mod tests;
 mod weight;
@@ -23,22 +24,13 @@ use tonic::Status;
 use tonic::metadata::MetadataValue;
 
 use line::{EACH, LATE, Line, SOON};
+use pressure::{adapted, most, part, smoothed, strain};
 
 pub use weight::Weight;
 
 /// How often the pressure is looked at. A look that comes later than another one was due is all the pressure there is.
 const LOOK: Duration = Duration::from_millis(250);
 const LOOKS_A_MINUTE: u32 = 240;
-
-/// How much of the difference one look makes up for.
-const SHARE: f64 = 0.25;
-
-/// What one look counts for at most: 1 can just be borne.
-const MOST_STRAIN: f64 = 2.0;
-
-/// Nodes are asked to come less often above the one, and more often below the other.
-const TOO_MUCH: f64 = 0.75;
-const BEARABLE: f64 = 0.5;
 
 /// How long those that are held may take to be answered at a stop, and how often it is seen whether they are.
 const LET_GO_WITHIN: Duration = Duration::from_secs(2);
@@ -146,6 +138,8 @@ pub struct Load {
     weight_of_strangers: AtomicU64,
     /// Those who were refused.
     line: Line,
+    /// How many calls are at the database, or wait for that.
+    at_database: AtomicU32,
     /// How many calls had their turn at the database since the last look, however they ended.
     turns: AtomicU32,
     /// How many were held when those were let go.
@@ -174,6 +168,7 @@ struct Told {
     messages: Counter,
     memory: Counter,
     writers: Counter,
+    database: Counter,
     pressure: Gauge,
     interval: Gauge,
 }
@@ -189,6 +184,7 @@ impl Told {
             messages: refused("messages"),
             memory: refused("memory"),
             writers: refused("writers"),
+            database: refused("database"),
             pressure: metrics::gauge!("evenkeel_load_pressure"),
             interval: metrics::gauge!("evenkeel_poll_interval_seconds"),
         }
@@ -207,6 +203,7 @@ impl Load {
             weight: AtomicU64::new(0),
             weight_of_strangers: AtomicU64::new(0),
             line: Line::new(),
+            at_database: AtomicU32::new(0),
             turns: AtomicU32::new(0),
             let_go: AtomicU32::new(0),
             this_minute: AtomicU32::new(0),
@@ -346,7 +343,10 @@ impl Load {
     fn look(&self, late: Duration) {
         let turns = self.turns.swap(0, Ordering::Relaxed);
         self.line.look(turns, LOOK + late);
-        let strain = strain(late, self.inside(), self.settings.calls);
+        let calls = self.settings.calls;
+        let at_database = self.at_database.load(Ordering::Relaxed);
+        let full = part(self.inside(), calls).max(part(at_database, half(calls)));
+        let strain = strain(late, full);
         let pressure = smoothed(self.pressure(), strain);
         self.pressure.store(pressure.to_bits(), Ordering::Relaxed);
         self.told.pressure.set(pressure);
@@ -364,23 +364,27 @@ impl Load {
         self.turns.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// How many polls may look into the database at once, or wait for that, and how many may wait to write. The others have
-    /// the rest of the room: to answer one from memory costs hardly more than to refuse it, and it is one less that comes back.
-    pub fn polls_at_the_database(&self) -> usize {
+    /// While what is returned lives, a call of a kind is at the database, or waits for that. Those that only ask may take half
+    /// of the room in all: to answer one from memory costs hardly more than to refuse it, and it is one less that comes back.
+    pub fn to_the_database(self: &Arc<Self>, kind: CallKind) -> Result<AtDatabase, Busy> {
+        let before = self.at_database.fetch_add(1, Ordering::Relaxed);
+        let one = AtDatabase(Arc::clone(self));
         let calls = self.settings.calls;
-        if calls == 0 {
-            return usize::MAX;
+        if kind == CallKind::News || calls == 0 || before < half(calls) {
+            return Ok(one);
         }
-        let share = if self.pressure() >= 1.0 { 4 } else { 2 };
-        usize::try_from((calls / share).max(1)).unwrap_or(usize::MAX)
+        self.told.database.increment(1);
+        Err(self.busy(kind))
     }
 
     /// When a call should be tried again that is refused now because there is too much to do. One that comes back at its own
     /// pace would only keep a place that others wait behind.
     pub fn busy(&self, kind: CallKind) -> Busy {
         match kind {
+            CallKind::Quiet => self.again(self.line.join(Instant::now())),
             CallKind::Eim => self.again(SOON),
-            CallKind::Quiet | CallKind::News => self.again(self.line.join(Instant::now())),
+            // Few tell something, and they go first.
+            CallKind::News => self.again(SOON.mul_f64(1.0 + 9.0 * self.pressure())),
         }
     }
 }
@@ -402,6 +406,16 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         self.load.entered.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A call that is at the database, or waits for that.
+#[derive(Debug)]
+pub struct AtDatabase(Arc<Load>);
+
+impl Drop for AtDatabase {
+    fn drop(&mut self) {
+        self.0.at_database.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -437,40 +451,9 @@ fn has_room(settings: &LoadSettings, kind: CallKind, inside: u32) -> bool {
     }
 }
 
-/// What one look finds: how late it is, or how many of the calls are under way that may be.
-fn strain(late: Duration, inside: u32, calls: u32) -> f64 {
-    let late = late.as_secs_f64() / LOOK.as_secs_f64();
-    let full = if calls == 0 {
-        0.0
-    } else {
-        f64::from(inside) / f64::from(calls)
-    };
-    late.max(full).min(MOST_STRAIN)
-}
-
-/// The pressure after a look: one look alone changes little.
-fn smoothed(pressure: f64, strain: f64) -> f64 {
-    (pressure + SHARE * (strain - pressure)).clamp(0.0, 1.0)
-}
-
-/// By what the interval is multiplied after a look: it grows fast and shrinks slowly.
-fn adapted(factor: f64, pressure: f64, most: f64) -> f64 {
-    let adapted = if pressure > TOO_MUCH {
-        factor * 1.5
-    } else if pressure < BEARABLE {
-        factor * 0.9
-    } else {
-        factor
-    };
-    adapted.clamp(1.0, most)
-}
-
-/// The most by which an interval is multiplied.
-fn most(longest: Duration, base: Duration) -> f64 {
-    if base.is_zero() {
-        return 1.0;
-    }
-    (longest.as_secs_f64() / base.as_secs_f64()).max(1.0)
+/// Half of the calls that may be under way, and one at least; 0 if there is no limit.
+fn half(calls: u32) -> u32 {
+    calls.div_ceil(2)
 }
 
 /// A time between half and one and a half of another: those who are refused at once do not come back at once.

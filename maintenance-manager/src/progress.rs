@@ -22,7 +22,7 @@ use evenkeel_store::{StoreError, Tx, hosts, os_profiles, policies};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::derived;
-use crate::load::CallKind;
+use crate::load::{Busy, CallKind};
 use crate::manager::MaintenanceManager;
 use crate::status;
 use crate::view::View;
@@ -369,7 +369,8 @@ impl MaintenanceManager {
     where
         F: Future<Output = Result<T, tonic::Status>>,
     {
-        let pen = self.load.pen(kind).await?;
+        let _one = self.load.to_the_database(kind).map_err(Busy::status)?;
+        let pen = self.load.pen().await?;
         status::within(Box::pin(write((self, pen)))).await
     }
 

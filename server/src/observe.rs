@@ -180,7 +180,7 @@ fn describe_load() {
         "evenkeel_overload_refused_total",
         "Calls that were refused because there was too much to do: those that only ask (quiet), those that tell \
          something (news), those whose message did not come (arriving) or was too long for what is left (messages), those \
-         that there is no memory for (memory), those that waited to write (writers) or to be looked at (desk)."
+         that there is no memory for (memory), those that waited to write (writers), that would ask the database beside too many others (database), or to be looked at (desk)."
     );
     metrics::describe_gauge!(
         "evenkeel_load_pressure",

@@ -27,6 +27,9 @@ pub struct Wish {
     pub carried: Option<Carried>,
 }
 
+/// How many times in a row what is found of a held poll may not be remembered, because something has just changed.
+const UNKEPT: u8 = 5;
+
 /// How a held poll ended.
 #[derive(Debug)]
 pub enum Ended {
@@ -51,6 +54,8 @@ struct Held<'a> {
     end: Instant,
     /// When it was last looked at in the database.
     looked: Option<Instant>,
+    /// How many times in a row what was found could not be remembered.
+    unkept: u8,
     /// It is not in anybody's way.
     _aside: Aside,
 }
@@ -106,6 +111,7 @@ fn begin<'a>(
         since: now,
         end: Instant::now() + time,
         looked: None,
+        unkept: 0,
         _aside: manager.load.aside(),
     })
 }
@@ -174,7 +180,7 @@ impl Held<'_> {
         };
         self.looked = Some(Instant::now());
         match verdict {
-            Ok(Verdict::Quiet(hit)) if !is_over && self.is_same(&hit) => {
+            Ok(Verdict::Quiet(hit)) if !is_over && self.is_same(&hit) && self.may_go_on(&hit) => {
                 self.waiting.renew(&hit);
                 self.hit = hit;
                 Ok(None)
@@ -184,6 +190,12 @@ impl Held<'_> {
             Err(refused) if !is_over && refused.code() == Code::Unavailable => Ok(None),
             Err(refused) => Err(refused),
         }
+    }
+
+    /// Whether its answer was remembered lately: else it would be looked at again and again.
+    fn may_go_on(&mut self, hit: &Hit) -> bool {
+        self.unkept = if hit.kept { 0 } else { self.unkept + 1 };
+        self.unkept < UNKEPT
     }
 
     /// The answer, if it is remembered. What lets the node begin something is so only as it has been until now.

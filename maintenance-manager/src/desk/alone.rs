@@ -15,6 +15,8 @@ impl Desk {
         let inner = &self.0;
         let place = match case.lane {
             Lane::Poll => {
+                let waits = inner.alone_waiting.try_acquire();
+                let _waits = waits.map_err(|_| inner.busy(case.words.door()))?;
                 let place = inner.alone.acquire();
                 let place = tokio::time::timeout(inner.settings.desk.patience, place).await;
                 place.map_err(|_| inner.busy(case.words.door()))?

@@ -2,6 +2,8 @@
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
+use crate::load::CallKind;
+
 /// At which door a node speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
@@ -9,6 +11,16 @@ pub enum Door {
     Own,
     /// That of the ancestor's.
     Eim,
+}
+
+impl Door {
+    /// What a poll is for that comes there.
+    pub const fn kind(self) -> CallKind {
+        match self {
+            Self::Own => CallKind::Quiet,
+            Self::Eim => CallKind::Eim,
+        }
+    }
 }
 
 /// How the polls of a door were answered.

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::SHARE;
+use super::pressure::SHARE;
 
 /// How long it takes one node to come back, its handshake included, where there is nothing else to do.
 pub(super) const EACH: Duration = Duration::from_micros(200);

@@ -7,27 +7,21 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
-use super::{CallKind, Load};
+use super::Load;
 
 /// How long a call may wait for a pen.
 const PEN_WITHIN: Duration = Duration::from_secs(10);
 
 impl Load {
     /// Leave to write, once it is this call's turn.
-    pub async fn pen(&self, kind: CallKind) -> Result<OwnedSemaphorePermit, Status> {
+    pub async fn pen(&self) -> Result<OwnedSemaphorePermit, Status> {
         if let Ok(pen) = Arc::clone(&self.pens).try_acquire_owned() {
             self.had_turns(1);
             return Ok(pen);
         }
         let before = self.waiting_for_pens.fetch_add(1, Ordering::Relaxed);
         let _waiting = InLine(&self.waiting_for_pens);
-        let most = match kind {
-            CallKind::News => self.settings.writers_waiting,
-            CallKind::Quiet | CallKind::Eim => self
-                .polls_at_the_database()
-                .min(self.settings.writers_waiting),
-        };
-        if before < most {
+        if before < self.settings.writers_waiting {
             let turn = Arc::clone(&self.pens).acquire_owned();
             if let Ok(Ok(pen)) = tokio::time::timeout(PEN_WITHIN, turn).await {
                 self.had_turns(1);

@@ -5,6 +5,7 @@ use std::pin::pin;
 use futures_util::FutureExt;
 use tonic::Code;
 
+use super::pressure::{MOST_STRAIN, TOO_MUCH};
 use super::*;
 
 fn settings(calls: u32, calls_of_any_kind: u32) -> LoadSettings {
@@ -164,7 +165,7 @@ fn one_look_alone_changes_little() {
         (Duration::from_mins(1), 0, 100, MOST_STRAIN),
         (quarter, 50, 0, 0.25),
     ] {
-        let found = strain(late, inside, calls);
+        let found = strain(late, part(inside, calls));
         assert!((found - expected).abs() < 1e-9, "{found} not {expected}");
     }
     let mut pressure = smoothed(0.0, MOST_STRAIN);
@@ -235,32 +236,43 @@ fn the_more_nodes_there_are_the_longer_they_take_to_come_back() {
 }
 
 #[test]
-fn polls_leave_room_for_those_that_are_answered_from_memory() {
-    let load = Load::new(settings(100, 120));
-    assert_eq!(load.polls_at_the_database(), 50);
-    for _ in 0..10 {
-        load.look(Duration::from_secs(5));
+fn those_who_ask_the_database_leave_room_for_those_answered_from_memory() {
+    let load = Arc::new(Load::new(settings(100, 120)));
+    let ask = |kind| load.to_the_database(kind);
+    let asking: Vec<_> = (0..50).map(|_| ask(CallKind::Quiet).unwrap()).collect();
+    for kind in [CallKind::Quiet, CallKind::Eim] {
+        let busy = ask(kind).unwrap_err();
+        assert!(busy.again <= SOON * 3 / 2, "{busy:?}");
     }
-    assert_eq!(load.polls_at_the_database(), 25);
-    assert_eq!(Load::new(settings(1, 1)).polls_at_the_database(), 1);
-    let unlimited = Load::new(settings(0, 0));
-    assert_eq!(unlimited.polls_at_the_database(), usize::MAX);
+    let told = ask(CallKind::News).expect("reports are no questions");
+    for _ in 0..20 {
+        load.look(Duration::ZERO);
+    }
+    assert!(load.pressure() > TOO_MUCH, "all that may be are there");
+    drop((asking, told));
+    assert!(ask(CallKind::Eim).is_ok());
+
+    let unlimited = Arc::new(Load::new(settings(0, 0)));
+    let all: Vec<_> = (0..10_000)
+        .map(|_| unlimited.to_the_database(CallKind::Quiet))
+        .collect();
+    assert!(all.iter().all(Result::is_ok));
 }
 
-#[tokio::test]
-async fn polls_with_news_wait_to_write_in_smaller_numbers_than_reports() {
-    let load = Load::new(LoadSettings {
-        writers: 1,
-        writers_waiting: 2,
-        ..settings(2, 3)
-    });
-    let _first = load.pen(CallKind::News).await.unwrap();
-    let mut poll = pin!(load.pen(CallKind::Quiet));
-    assert!(poll.as_mut().now_or_never().is_none(), "it waits");
-    let refused = load.pen(CallKind::Eim).await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unavailable);
-    let mut report = pin!(load.pen(CallKind::News));
-    assert!(report.as_mut().now_or_never().is_none(), "it waits as well");
+#[test]
+fn who_tells_something_comes_back_sooner_than_a_crowd_that_asks() {
+    let load = Arc::new(Load::new(settings(1, 1)));
+    let _only = load.enter(CallKind::News).unwrap();
+    for _ in 0..100_000 {
+        assert!(load.enter(CallKind::Quiet).is_err());
+    }
+    for _ in 0..30 {
+        load.look(Duration::from_secs(1));
+    }
+    let asks = load.enter(CallKind::Quiet).unwrap_err();
+    let tells = load.enter(CallKind::News).unwrap_err();
+    assert!(asks.again >= Duration::from_secs(9), "{asks:?}");
+    assert!(tells.again <= Duration::from_secs(15), "{tells:?}");
 }
 
 #[tokio::test]
@@ -270,10 +282,10 @@ async fn those_who_write_wait_for_each_other_but_not_too_many() {
         writers_waiting: 1,
         ..LoadSettings::default()
     });
-    let first = load.pen(CallKind::News).await.unwrap();
-    let mut second = pin!(load.pen(CallKind::News));
+    let first = load.pen().await.unwrap();
+    let mut second = pin!(load.pen());
     assert!(second.as_mut().now_or_never().is_none(), "it waits");
-    let third = load.pen(CallKind::News).await.unwrap_err();
+    let third = load.pen().await.unwrap_err();
     assert_eq!(third.code(), Code::Unavailable);
     drop(first);
     assert!(second.await.is_ok());

@@ -35,9 +35,13 @@ struct Kept {
 }
 
 impl Answers {
-    /// Whether an answer may be remembered. All but large ones always may.
-    pub fn has_room(&mut self, answer: &Answer) -> bool {
+    /// Whether an answer may be remembered. All but large ones always may, and those that are remembered for others.
+    pub fn has_room(&mut self, likeness: u64, answer: &Answer) -> bool {
         if weight(answer) <= LARGE || self.weight < LARGE_IN_ALL {
+            return true;
+        }
+        let is_it = |kept: &Kept| *kept.answer == *answer;
+        if self.table.find(likeness, is_it).is_some() {
             return true;
         }
         // Perhaps there is, once those are gone that nobody is told any more; that is seen now and then.
@@ -144,15 +148,17 @@ mod tests {
         };
         let mut answers = Answers::default();
         let mut kept = Vec::new();
-        while answers.has_room(&large(0)) {
+        while answers.has_room(u64::MAX, &large(u64::MAX)) {
             let tag = u64::try_from(kept.len()).expect("a number");
             kept.push(answers.intern(tag, large(tag)));
         }
         assert_eq!(kept.len(), 64);
-        assert!(answers.has_room(&answer(0)), "the others always have room");
+        assert!(answers.has_room(u64::MAX, &answer(0)), "small ones have");
+        assert!(answers.has_room(7, &large(7)), "it is there for another");
         kept.truncate(32);
-        assert!(!answers.has_room(&large(0)), "nobody has looked yet");
-        while !answers.has_room(&large(0)) {}
+        let another = large(u64::MAX);
+        assert!(!answers.has_room(u64::MAX, &another), "nobody has looked");
+        while !answers.has_room(u64::MAX, &another) {}
         assert!(answers.bytes() < 40 << 20, "{}", answers.bytes());
     }
 

@@ -163,7 +163,14 @@ impl Table {
             ..on
         };
         let common = self.all.max(self.grounds.stale(common));
-        let may_keep = entry.may_keep && self.answers.has_room(&learnt.answer);
+        let has_room = self.answers.has_room(entry.likeness, &learnt.answer);
+        if !has_room && let Some(at) = self.at_instance(tenant, learnt.instance.bits()) {
+            // What was remembered before takes room as well.
+            if let Some(slot) = self.slots.get_mut(at as usize) {
+                slot.answer = None;
+            }
+        }
+        let may_keep = entry.may_keep && has_room;
         let as_of = learnt
             .as_of
             .map(|Pass(as_of)| as_of)
