@@ -276,11 +276,12 @@ async fn who_takes_no_answer_keeps_nobody_from_being_served() {
             "10000",
         )
         .with("EVENKEELD_MAINTENANCE_MANAGER__FLOOD__BURST", "10000")
-        // All that wait for an answer to be taken are more than may be under way.
-        .with("EVENKEELD_MAINTENANCE_MANAGER__LOAD__CALLS", "40")
+        // All that wait for an answer to be taken are more than may be under way, and those of one connection fewer
+        // than may be at the database.
+        .with("EVENKEELD_MAINTENANCE_MANAGER__LOAD__CALLS", "80")
         .with(
             "EVENKEELD_MAINTENANCE_MANAGER__LOAD__CALLS_OF_ANY_KIND",
-            "40",
+            "80",
         );
     let mut server = house.start(&["all"]);
     server.wait_until_ready();
