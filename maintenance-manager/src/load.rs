@@ -1,7 +1,8 @@
 //! How much is taken on at once, and how often nodes should ask while there is too much to do.
 //!
 //! Calls that are too many are refused before they are read, with a time after which the caller should try again: what only
-//! asks first, what tells or begins something last. What asks and cannot be answered from memory is refused sooner. Whoever is answered is told to come back less often while the pressure lasts.
+//! asks first, what tells or begins something last. What asks and cannot be answered from memory is refused sooner. Whoever
+//! is answered is told to come back less often while the pressure lasts.
 
 mod line;
 mod pens;
