@@ -1,56 +1,47 @@
 //! Tokens that were verified already, by their digest.
 //!
-//! A signature costs as much as a whole poll, so each token is verified once. What is remembered is bounded: when a
-//! part is full, what has expired goes first, then any one.
+//! A signature costs as much as a whole poll, so each token is verified once. What is remembered is bounded: beyond that
+//! goes what was not asked for lately. To make room costs the same however many there are.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use chrono::{DateTime, Utc};
+use quick_cache::sync::Cache;
 
 use crate::roles::Caller;
 
 pub(crate) type Digest = [u8; 32];
 
-/// Callers do not wait for each other unless their tokens are in the same part.
-const PARTS: usize = 16;
-
 #[derive(Debug)]
 pub(crate) struct Remembered {
-    parts: [Mutex<HashMap<Digest, Arc<Caller>>>; PARTS],
-    room: usize,
+    verified: Cache<Digest, Verified>,
     /// How often all were forgotten.
     era: AtomicU64,
 }
 
+#[derive(Clone, Debug)]
+struct Verified {
+    caller: Arc<Caller>,
+    /// When it was verified: before, or after all were forgotten.
+    era: u64,
+}
+
 impl Remembered {
+    /// Remembers about so many.
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
-            parts: std::array::from_fn(|_| Mutex::default()),
-            room: capacity.div_ceil(PARTS),
+            verified: Cache::new(capacity),
             era: AtomicU64::new(0),
         }
     }
 
-    fn part(&self, digest: &Digest) -> &Mutex<HashMap<Digest, Arc<Caller>>> {
-        &self.parts[usize::from(digest[0]) % PARTS]
-    }
-
     pub(crate) fn get(&self, digest: &Digest) -> Option<Arc<Caller>> {
-        let part = self
-            .part(digest)
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        part.get(digest).cloned()
+        let verified = self.verified.get(digest)?;
+        (verified.era == self.era()).then_some(verified.caller)
     }
 
     pub(crate) fn forget(&self, digest: &Digest) {
-        let mut part = self
-            .part(digest)
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        part.remove(digest);
+        self.verified.remove(digest);
     }
 
     /// Changes when all are forgotten. Whoever verifies a token asks before it looks at the keys.
@@ -61,44 +52,25 @@ impl Remembered {
     /// Forgets all of them, and those that are being verified now.
     pub(crate) fn clear(&self) {
         self.era.fetch_add(1, Ordering::SeqCst);
-        for part in &self.parts {
-            part.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        }
+        self.verified.clear();
     }
 
     /// Remembers what was verified in an era, unless that is over.
-    pub(crate) fn put(&self, digest: Digest, caller: Arc<Caller>, era: u64, now: DateTime<Utc>) {
-        if self.room == 0 {
-            return;
+    pub(crate) fn put(&self, digest: Digest, caller: Arc<Caller>, era: u64) {
+        if self.era() == era {
+            self.verified.insert(digest, Verified { caller, era });
         }
-        let mut part = self
-            .part(&digest)
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if self.era() != era {
-            return;
-        }
-        if part.len() >= self.room {
-            part.retain(|_, caller| caller.expires_at > now);
-        }
-        if part.len() >= self.room
-            && let Some(any) = part.keys().next().copied()
-        {
-            part.remove(&any);
-        }
-        part.insert(digest, caller);
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        let part_len = |part: &Mutex<HashMap<_, _>>| part.lock().map_or(0, |part| part.len());
-        self.parts.iter().map(part_len).sum()
+        self.verified.len()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use chrono::TimeDelta;
+    use chrono::{DateTime, TimeDelta, Utc};
 
     use super::*;
 
@@ -114,42 +86,44 @@ mod tests {
         })
     }
 
-    fn digest(n: u16) -> Digest {
+    fn digest(n: u32) -> Digest {
         let mut digest = [0; 32];
-        digest[0..2].copy_from_slice(&n.to_le_bytes());
+        digest[0..4].copy_from_slice(&n.to_le_bytes());
         digest
     }
 
     #[test]
     fn no_more_is_remembered_than_there_is_room_for() {
-        let remembered = Remembered::new(160);
-        for n in 0..2000 {
-            remembered.put(digest(n), caller(1), 0, NOON);
+        let remembered = Remembered::new(1_000);
+        for n in 0..20_000 {
+            remembered.put(digest(n), caller(1), 0);
             assert_eq!(
                 remembered.get(&digest(n)),
                 Some(caller(1)),
                 "the newest is always kept"
             );
         }
-        assert_eq!(remembered.len(), 160);
+        let kept = remembered.len();
+        assert!((500..=1_000).contains(&kept), "{kept} are remembered");
     }
 
     #[test]
-    fn what_has_expired_makes_room_first() {
-        let remembered = Remembered::new(2 * PARTS);
-        let same_part = |n: u16| digest(n * u16::try_from(PARTS).unwrap());
-        remembered.put(same_part(1), caller(1), 0, NOON);
-        remembered.put(same_part(2), caller(9), 0, NOON);
-        remembered.put(same_part(3), caller(9), 0, NOON + TimeDelta::hours(2));
-        assert_eq!(remembered.get(&same_part(1)), None);
-        assert!(remembered.get(&same_part(2)).is_some());
-        assert!(remembered.get(&same_part(3)).is_some());
+    fn who_comes_all_the_time_is_remembered_however_many_come_once() {
+        let remembered = Remembered::new(1_000);
+        for n in 0..100 {
+            remembered.put(digest(n), caller(1), 0);
+        }
+        for n in 100..20_000 {
+            remembered.put(digest(n), caller(1), 0);
+            let often = digest(n % 100);
+            assert!(remembered.get(&often).is_some(), "{} is forgotten", n % 100);
+        }
     }
 
     #[test]
     fn with_no_room_nothing_is_remembered() {
         let remembered = Remembered::new(0);
-        remembered.put(digest(1), caller(1), 0, NOON);
+        remembered.put(digest(1), caller(1), 0);
         assert_eq!(remembered.get(&digest(1)), None);
     }
 
@@ -157,12 +131,12 @@ mod tests {
     fn what_was_verified_before_all_was_forgotten_is_not_remembered() {
         let remembered = Remembered::new(160);
         let era = remembered.era();
-        remembered.put(digest(1), caller(1), era, NOON);
+        remembered.put(digest(1), caller(1), era);
         remembered.clear();
         assert_eq!(remembered.get(&digest(1)), None);
-        remembered.put(digest(1), caller(1), era, NOON);
+        remembered.put(digest(1), caller(1), era);
         assert_eq!(remembered.get(&digest(1)), None);
-        remembered.put(digest(1), caller(1), remembered.era(), NOON);
+        remembered.put(digest(1), caller(1), remembered.era());
         assert!(remembered.get(&digest(1)).is_some());
     }
 }

@@ -43,7 +43,7 @@ impl Default for Settings {
         Self {
             issuer: "urn:evenkeel:issuer".to_owned(),
             audience: "evenkeel".to_owned(),
-            remembered: 400_000,
+            remembered: 1_500_000,
         }
     }
 }
@@ -309,7 +309,7 @@ impl Authority {
         let era = self.remembered.era();
         let caller = Arc::new(self.verify_signature(bearer)?);
         in_time(&caller, now)?;
-        self.remembered.put(digest, Arc::clone(&caller), era, now);
+        self.remembered.put(digest, Arc::clone(&caller), era);
         Ok(caller)
     }
 
@@ -337,6 +337,7 @@ impl Authority {
                 roles.push(role);
             }
         }
+        roles.shrink_to_fit();
         Ok(Caller {
             subject: claims.sub,
             roles,

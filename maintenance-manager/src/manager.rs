@@ -93,7 +93,7 @@ impl MaintenanceManager {
             load,
             settings,
             contacts: Contacts::default(),
-            bonds: Arc::default(),
+            bonds: Arc::new(Bonds::new()),
             doors: Arc::new(Semaphore::new(DOORS)),
             memory,
         }
