@@ -139,8 +139,10 @@ pub struct Load {
     weight_of_strangers: AtomicU64,
     /// Those who were refused.
     line: Line,
-    /// How many calls are at the database, or wait for that.
+    /// How many calls are at the database, or wait for that, without those that come back at their own pace; and how many
+    /// of these.
     at_database: AtomicU32,
+    eim_at_database: AtomicU32,
     /// How many calls had their turn at the database since the last look, however they ended.
     turns: AtomicU32,
     /// How many were held when those were let go.
@@ -205,6 +207,7 @@ impl Load {
             weight_of_strangers: AtomicU64::new(0),
             line: Line::new(),
             at_database: AtomicU32::new(0),
+            eim_at_database: AtomicU32::new(0),
             turns: AtomicU32::new(0),
             let_go: AtomicU32::new(0),
             this_minute: AtomicU32::new(0),
@@ -345,8 +348,11 @@ impl Load {
         let turns = self.turns.swap(0, Ordering::Relaxed);
         self.line.look(turns, LOOK + late);
         let calls = self.settings.calls;
-        let at_database = self.at_database.load(Ordering::Relaxed);
-        let full = part(self.inside(), calls).max(part(at_database, half(calls)));
+        let full = [CallKind::Quiet, CallKind::Eim].map(|kind| {
+            let (there, most) = self.room_at_database(kind);
+            part(there.load(Ordering::Relaxed), most)
+        });
+        let full = full.into_iter().fold(part(self.inside(), calls), f64::max);
         let strain = strain(late, full);
         let pressure = smoothed(self.pressure(), strain);
         self.pressure.store(pressure.to_bits(), Ordering::Relaxed);
@@ -367,15 +373,28 @@ impl Load {
 
     /// While what is returned lives, a call of a kind is at the database, or waits for that. Those that only ask may take half
     /// of the room in all: to answer one from memory costs hardly more than to refuse it, and it is one less that comes back.
+    /// Those that come back at their own pace have a quarter to themselves: to refuse one brings three more within seconds.
     pub fn to_the_database(self: &Arc<Self>, kind: CallKind) -> Result<AtDatabase, Busy> {
-        let before = self.at_database.fetch_add(1, Ordering::Relaxed);
-        let one = AtDatabase(Arc::clone(self));
-        let calls = self.settings.calls;
-        if kind == CallKind::News || calls == 0 || before < half(calls) {
+        let (there, most) = self.room_at_database(kind);
+        let before = there.fetch_add(1, Ordering::Relaxed);
+        let one = AtDatabase {
+            load: Arc::clone(self),
+            kind,
+        };
+        if kind == CallKind::News || most == 0 || before < most {
             return Ok(one);
         }
         self.told.database.increment(1);
         Err(self.busy(kind))
+    }
+
+    /// How many calls there are at the database that share the room of a kind, and how many of them may ask; 0 is without limit.
+    fn room_at_database(&self, kind: CallKind) -> (&AtomicU32, u32) {
+        let calls = self.settings.calls;
+        match kind {
+            CallKind::Quiet | CallKind::News => (&self.at_database, calls.div_ceil(2)),
+            CallKind::Eim => (&self.eim_at_database, calls.div_ceil(4)),
+        }
     }
 
     /// When a call should be tried again that is refused now because there is too much to do. One that comes back at its own
@@ -412,11 +431,15 @@ impl Drop for Inside {
 
 /// A call that is at the database, or waits for that.
 #[derive(Debug)]
-pub struct AtDatabase(Arc<Load>);
+pub struct AtDatabase {
+    load: Arc<Load>,
+    kind: CallKind,
+}
 
 impl Drop for AtDatabase {
     fn drop(&mut self) {
-        self.0.at_database.fetch_sub(1, Ordering::Relaxed);
+        let (there, _) = self.load.room_at_database(self.kind);
+        there.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -450,11 +473,6 @@ fn has_room(settings: &LoadSettings, kind: CallKind, inside: u32) -> bool {
         CallKind::Quiet | CallKind::Eim => inside < calls,
         CallKind::News => inside < settings.calls_of_any_kind.max(calls),
     }
-}
-
-/// Half of the calls that may be under way, and one at least; 0 if there is no limit.
-fn half(calls: u32) -> u32 {
-    calls.div_ceil(2)
 }
 
 /// A time between half and one and a half of another: those who are refused at once do not come back at once.

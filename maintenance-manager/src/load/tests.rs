@@ -240,23 +240,39 @@ fn those_who_ask_the_database_leave_room_for_those_answered_from_memory() {
     let load = Arc::new(Load::new(settings(100, 120)));
     let ask = |kind| load.to_the_database(kind);
     let asking: Vec<_> = (0..50).map(|_| ask(CallKind::Quiet).unwrap()).collect();
-    for kind in [CallKind::Quiet, CallKind::Eim] {
-        let busy = ask(kind).unwrap_err();
-        assert!(busy.again <= SOON * 3 / 2, "{busy:?}");
-    }
+    let busy = ask(CallKind::Quiet).unwrap_err();
+    assert!(busy.again <= SOON * 3 / 2, "{busy:?}");
     let told = ask(CallKind::News).expect("reports are no questions");
     for _ in 0..20 {
         load.look(Duration::ZERO);
     }
     assert!(load.pressure() > TOO_MUCH, "all that may be are there");
     drop((asking, told));
-    assert!(ask(CallKind::Eim).is_ok());
+    assert!(ask(CallKind::Quiet).is_ok());
 
     let unlimited = Arc::new(Load::new(settings(0, 0)));
     let all: Vec<_> = (0..10_000)
         .map(|_| unlimited.to_the_database(CallKind::Quiet))
         .collect();
     assert!(all.iter().all(Result::is_ok));
+}
+
+#[test]
+fn those_who_would_be_back_at_once_do_not_wait_behind_a_crowd_nor_before_it() {
+    let load = Arc::new(Load::new(settings(100, 120)));
+    let ask = |kind| load.to_the_database(kind);
+    let crowd: Vec<_> = (0..50).map(|_| ask(CallKind::Quiet).unwrap()).collect();
+    assert!(ask(CallKind::Quiet).is_err());
+    let eim: Vec<_> = (0..25).map(|_| ask(CallKind::Eim).unwrap()).collect();
+    assert!(ask(CallKind::Eim).is_err(), "they have a quarter");
+    drop(crowd);
+    assert!(ask(CallKind::Quiet).is_ok(), "and no more");
+    for _ in 0..20 {
+        load.look(Duration::ZERO);
+    }
+    assert!(load.pressure() > TOO_MUCH, "all of theirs are there");
+    drop(eim);
+    assert!(ask(CallKind::Eim).is_ok());
 }
 
 #[test]
