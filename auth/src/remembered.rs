@@ -1,11 +1,12 @@
 //! Tokens that were verified already, by their digest.
 //!
-//! A signature costs as much as a whole poll, so each token is verified once. What is remembered is bounded: beyond that
-//! goes what was not asked for lately. To make room costs the same however many there are.
+//! A signature costs as much as a whole poll, so each token is verified once. What is remembered is bounded: beyond that a
+//! new one takes the place of one that was not asked for lately, which is found without looking through all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use chrono::{DateTime, Utc};
 use quick_cache::sync::Cache;
 
 use crate::roles::Caller;
@@ -44,6 +45,12 @@ impl Remembered {
         self.verified.remove(digest);
     }
 
+    /// Forgets those whose time is over.
+    pub(crate) fn forget_expired(&self, now: DateTime<Utc>) {
+        let lasts = |_: &Digest, verified: &Verified| now < verified.caller.expires_at;
+        self.verified.retain(lasts);
+    }
+
     /// Changes when all are forgotten. Whoever verifies a token asks before it looks at the keys.
     pub(crate) fn era(&self) -> u64 {
         self.era.load(Ordering::SeqCst)
@@ -70,7 +77,7 @@ impl Remembered {
 
 #[cfg(test)]
 mod tests {
-    use chrono::{DateTime, TimeDelta, Utc};
+    use chrono::TimeDelta;
 
     use super::*;
 
@@ -103,8 +110,21 @@ mod tests {
                 "the newest is always kept"
             );
         }
+        // In equal parts, whose number depends on the processors.
         let kept = remembered.len();
-        assert!((500..=1_000).contains(&kept), "{kept} are remembered");
+        assert!((500..=1_100).contains(&kept), "{kept} are remembered");
+    }
+
+    #[test]
+    fn what_has_expired_takes_no_room() {
+        let remembered = Remembered::new(1_000);
+        for n in 0..100 {
+            remembered.put(digest(n), caller(i64::from(n % 10)), 0);
+        }
+        remembered.forget_expired(NOON + TimeDelta::hours(5));
+        assert_eq!(remembered.len(), 40);
+        assert!(remembered.get(&digest(6)).is_some());
+        assert_eq!(remembered.get(&digest(5)), None);
     }
 
     #[test]

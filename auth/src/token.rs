@@ -34,7 +34,8 @@ pub struct Settings {
     pub issuer: String,
     /// Whom our tokens are for: the claim `aud`.
     pub audience: String,
-    /// How many verified tokens are remembered, so that they are not verified again with each request.
+    /// About how many verified tokens are remembered, so that they are not verified again with each request; some 250 bytes
+    /// each.
     pub remembered: usize,
 }
 
@@ -359,6 +360,11 @@ impl Authority {
     /// Everybody whose tokens count, ourselves first.
     pub(crate) fn issuers(&self) -> &[OutsideIssuer] {
         &self.issuers
+    }
+
+    /// Forgets the verified tokens whose time is over: they only take memory. Looks at each that is remembered.
+    pub fn forget_expired(&self, now: DateTime<Utc>) {
+        self.remembered.forget_expired(now);
     }
 
     /// Verifies anew what was verified before.

@@ -155,7 +155,7 @@ impl MaintenanceManager {
         let (digest, now) = (&token.digest, self.now());
         let bound = node_tokens::bind(&tx, digest, host.id, token.expires_at, now).await?;
         tx.commit().await?;
-        self.bonds.put(token.digest, bound);
+        self.bonds.put(token.digest, bound, token.expires_at);
         Ok(Some(bound))
     }
 

@@ -40,6 +40,9 @@ pub const MAX_MESSAGE: usize = 16 << 20;
 /// How many machines are let in at once.
 const DOORS: usize = 4;
 
+/// How often tokens are forgotten whose time is over.
+const TOKENS_EVERY: Duration = Duration::from_hours(1);
+
 /// What the services for agents share. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct MaintenanceManager {
@@ -156,6 +159,29 @@ impl MaintenanceManager {
             Ok(())
         });
         self.start_rechecks(life);
+        self.start_forgetting(life);
+    }
+
+    /// Starts to forget tokens whose time is over. To look at a million takes longer than calls should wait.
+    fn start_forgetting(&self, life: &Lifecycle) {
+        let (authority, bonds) = (Arc::clone(&self.authority), Arc::clone(&self.bonds));
+        let (clock, stopping) = (Arc::clone(&self.clock), life.stopping());
+        life.spawn("expired tokens", async move {
+            let mut passes = tokio::time::interval(TOKENS_EVERY);
+            loop {
+                tokio::select! {
+                    () = stopping.cancelled() => return Ok(()),
+                    _ = passes.tick() => {}
+                }
+                let (authority, bonds, now) =
+                    (Arc::clone(&authority), Arc::clone(&bonds), clock.now());
+                let forget = move || {
+                    authority.forget_expired(now);
+                    bonds.forget_expired(now);
+                };
+                tokio::task::spawn_blocking(forget).await?;
+            }
+        });
     }
 
     /// Starts to see whether what held polls go by still holds, some of them at a time.
