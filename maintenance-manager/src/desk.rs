@@ -42,9 +42,6 @@ pub struct DeskSettings {
     pub desks: usize,
     /// The most polls of a batch.
     pub batch: usize,
-    /// The most polls that may wait. Those that are held and look again are not among them: how many those are is limited
-    /// already.
-    pub waiting: usize,
     /// How long a poll waits for a batch that it can go with, before it is sent away.
     #[serde(with = "humantime_serde")]
     pub patience: Duration,
@@ -55,7 +52,6 @@ impl Default for DeskSettings {
         Self {
             desks: 2,
             batch: 512,
-            waiting: 4_096,
             patience: Duration::from_secs(2),
         }
     }
@@ -197,7 +193,7 @@ impl Desk {
     async fn look_together(&self, case: Case) -> Result<Option<Verdict>, Status> {
         let inner = &self.0;
         let (lane, door) = (case.lane, case.words.door());
-        let (ticket, mut answer) = self.enter(case)?;
+        let (ticket, mut answer) = self.enter(case);
         if lane == Lane::Poll {
             let patience = inner.settings.desk.patience;
             if let Ok(answer) = tokio::time::timeout(patience, &mut answer).await {
@@ -272,19 +268,18 @@ impl Desk {
         }
     }
 
-    /// Takes a place in the queue, and starts work at a desk if one is free.
-    fn enter(&self, case: Case) -> Result<queue::Place, Status> {
+    /// Takes a place in the queue, and starts work at a desk if one is free. How many may wait is limited
+    /// before: polls by the load, those that are held by how many those may be.
+    fn enter(&self, case: Case) -> queue::Place {
         let inner = &self.0;
-        let (settings, door) = (&inner.settings.desk, case.words.door());
         let mut queue = inner.queue();
-        let place = queue.push(case, settings.waiting);
-        let place = place.ok_or_else(|| inner.busy(door))?;
+        let place = queue.push(case);
         inner.meters.waiting.set(queue.len());
-        if queue.sit_down(settings.desks) {
+        if queue.sit_down(inner.settings.desk.desks) {
             drop(queue);
             Lifecycle::detach(batch::work(Seat::taken(Arc::clone(inner))));
         }
-        Ok(place)
+        place
     }
 }
 

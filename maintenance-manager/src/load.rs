@@ -139,8 +139,8 @@ pub struct Load {
     weight_of_strangers: AtomicU64,
     /// Those who were refused.
     line: Line,
-    /// How many calls are at the database, or wait for that, without those that come back at their own pace; and how many
-    /// of these.
+    /// How many calls are at the database, or wait for that, without those that ask and come back at their own pace; and how
+    /// many of these.
     at_database: AtomicU32,
     eim_at_database: AtomicU32,
     /// How many calls had their turn at the database since the last look, however they ended.

@@ -44,10 +44,9 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Lets somebody wait; none if too many do.
-    pub fn push(&mut self, case: Case, most: usize) -> Option<Place> {
+    /// Lets somebody wait.
+    pub fn push(&mut self, case: Case) -> Place {
         let lane = match case.lane {
-            Lane::Poll if self.polls.len() >= most => return None,
             Lane::Poll => &mut self.polls,
             Lane::Held => &mut self.held,
         };
@@ -58,7 +57,7 @@ impl Queue {
             case,
             answer,
         });
-        Some((self.tickets, receiver))
+        (self.tickets, receiver)
     }
 
     /// Lets a poll go that has waited for too long. False if it does not wait any more.
@@ -217,7 +216,7 @@ mod tests {
         let mut queue = Queue::default();
         let mut places = Vec::new();
         for (project, host) in [(1, 1), (2, 2), (1, 3), (2, 4), (1, 5), (1, 6)] {
-            places.push(queue.push(case(project, host, Lane::Poll), 100));
+            places.push(queue.push(case(project, host, Lane::Poll)));
         }
         assert_eq!(hosts(&queue.take(3)), of(1, &[1, 3, 5]));
         assert_eq!(hosts(&queue.take(3)), of(2, &[2, 4]));
@@ -230,9 +229,9 @@ mod tests {
         let mut queue = Queue::default();
         let mut places = Vec::new();
         for host in 1..=4 {
-            places.push(queue.push(case(1, host, Lane::Poll), 100));
+            places.push(queue.push(case(1, host, Lane::Poll)));
         }
-        places.push(queue.push(case(1, 9, Lane::Held), 0));
+        places.push(queue.push(case(1, 9, Lane::Held)));
         for host in 1..=3 {
             assert_eq!(hosts(&queue.take(1)), of(1, &[host]));
         }
@@ -243,21 +242,12 @@ mod tests {
     #[test]
     fn who_hung_up_or_has_left_is_not_looked_at() {
         let mut queue = Queue::default();
-        drop(queue.push(case(1, 1, Lane::Poll), 100));
-        let (ticket, _impatient) = queue.push(case(1, 2, Lane::Poll), 100).expect("room");
-        let patient = queue.push(case(1, 3, Lane::Poll), 100);
+        drop(queue.push(case(1, 1, Lane::Poll)));
+        let (ticket, _impatient) = queue.push(case(1, 2, Lane::Poll));
+        let patient = queue.push(case(1, 3, Lane::Poll));
         assert!(queue.leave(ticket));
         assert!(!queue.leave(ticket));
         assert_eq!(hosts(&queue.take(100)), of(1, &[3]));
         drop(patient);
-    }
-
-    #[test]
-    fn a_full_queue_lets_nobody_wait_but_those_who_are_held() {
-        let mut queue = Queue::default();
-        let first = queue.push(case(1, 1, Lane::Poll), 1);
-        assert!(first.is_some());
-        assert!(queue.push(case(1, 2, Lane::Poll), 1).is_none());
-        assert!(queue.push(case(1, 3, Lane::Held), 1).is_some());
     }
 }

@@ -272,7 +272,20 @@ fn those_who_would_be_back_at_once_do_not_wait_behind_a_crowd_nor_before_it() {
     }
     assert!(load.pressure() > TOO_MUCH, "all of theirs are there");
     drop(eim);
-    assert!(ask(CallKind::Eim).is_ok());
+    let _told: Vec<_> = (0..200).map(|_| ask(CallKind::News).unwrap()).collect();
+    assert!(ask(CallKind::Eim).is_ok(), "what is told has no part in it");
+}
+
+#[test]
+fn one_of_each_kind_may_ask_the_database_however_small_the_room_is() {
+    for calls in 1..=2 {
+        let load = Arc::new(Load::new(settings(calls, calls)));
+        for kind in [CallKind::Quiet, CallKind::Eim] {
+            let _one = load.to_the_database(kind).expect("there is room for one");
+            assert!(load.to_the_database(kind).is_err(), "{calls}: {kind:?}");
+        }
+        assert!(load.to_the_database(CallKind::Eim).is_ok());
+    }
 }
 
 #[test]

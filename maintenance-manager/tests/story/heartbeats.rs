@@ -14,7 +14,7 @@ use crate::fleet::{OldNode, sample};
 use crate::house::with;
 use crate::quiet::Counted;
 
-async fn beat(manager: &MaintenanceManager, token: &str, old: &OldNode) -> Result<(), Status> {
+pub async fn beat(manager: &MaintenanceManager, token: &str, old: &OldNode) -> Result<(), Status> {
     let request = UpdateInstanceStateStatusByHostGuidRequest {
         host_guid: old.guid.clone(),
         ..UpdateInstanceStateStatusByHostGuidRequest::default()

@@ -3,6 +3,7 @@
 mod agent;
 mod bad_input;
 mod brake;
+mod crowd;
 mod defects;
 mod eim;
 mod explain;

@@ -1,12 +1,9 @@
 //! Polls that say nothing new: what they cost the database, and that they are never answered from a time that is over.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_maintenance_manager::{
-    DeskSettings, LoadSettings, MaintenanceManager, Settings, ViewSettings,
-};
+use evenkeel_maintenance_manager::{MaintenanceManager, Settings, ViewSettings};
 use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use evenkeel_proto::agent::{Attempt, PollRequest, PollResponse};
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService as _;
@@ -19,7 +16,6 @@ use tonic::{Code, Status};
 use uuid::Uuid;
 
 use crate::fleet::{OldNode, sample, window};
-use crate::held::catches_up;
 use crate::house::{House, TestNode, act, began, downloading, facts, finished, report, with};
 use crate::news::{DAY, offers, settled, with_offers};
 
@@ -114,7 +110,7 @@ async fn say(
 }
 
 /// A poll of a node that has nothing to say.
-async fn nothing_new(house: &House, node: &TestNode) -> PollRequest {
+pub async fn nothing_new(house: &House, node: &TestNode) -> PollRequest {
     PollRequest {
         facts_digest: house.known(node).await.facts_digest,
         ..PollRequest::default()
@@ -378,62 +374,4 @@ async fn what_is_remembered_of_a_node_is_told_to_no_other() {
         let refused = refused.expect_err("another host").code();
         assert_eq!(refused, Code::PermissionDenied);
     }
-}
-
-/// To refuse it would cost as much, and it would come back.
-#[tokio::test]
-async fn a_poll_that_is_remembered_is_answered_while_others_are_too_many() {
-    let settings = Settings {
-        load: LoadSettings {
-            calls: 2,
-            ..LoadSettings::default()
-        },
-        ..Settings::default()
-    };
-    let house = House::with(settings).await;
-    let mut words = Vec::new();
-    for n in 1..=3 {
-        let node = house.nth_node(n).await;
-        words.push((nothing_new(&house, &node).await, node.credential));
-    }
-    let poll = |n: usize| {
-        let (quiet, credential): &(PollRequest, String) = &words[n];
-        house.manager.poll(with(credential, quiet.clone()))
-    };
-    catches_up(&house.manager).await;
-    poll(0).await.expect("an answer");
-    let answers = join_all([poll(1), poll(2), poll(0)]).await;
-    let [first, second, known] = &answers[..] else {
-        panic!("three answers");
-    };
-    assert!(first.is_ok() && known.is_ok());
-    let refused = second.as_ref().expect_err("one is enough");
-    assert_eq!(refused.code(), Code::Unavailable);
-    assert!(refused.metadata().contains_key("grpc-retry-pushback-ms"));
-}
-
-#[tokio::test]
-async fn polls_that_are_too_many_are_sent_away_and_news_is_not() {
-    let settings = Settings {
-        desk: DeskSettings {
-            waiting: 0,
-            ..DeskSettings::default()
-        },
-        ..Settings::default()
-    };
-    let house = House::at_rest(settings).await;
-    let node = house.node().await;
-    let quiet = nothing_new(&house, &node).await;
-    let mut hints = HashSet::new();
-    for _ in 0..20 {
-        let words = with(&node.credential, quiet.clone());
-        let refused = house.manager.poll(words).await;
-        let refused = refused.expect_err("nobody may wait");
-        assert_eq!(refused.code(), Code::Unavailable);
-        let hint = refused.metadata().get("grpc-retry-pushback-ms");
-        let hint = hint.and_then(|hint| hint.to_str().ok()?.parse::<u64>().ok());
-        hints.insert(hint.expect("a hint"));
-    }
-    assert!(hints.len() > 10, "they come back together: {hints:?}");
-    house.tell(&node, facts()).await;
 }
