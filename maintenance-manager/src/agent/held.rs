@@ -30,6 +30,10 @@ pub struct Wish {
 /// How many times in a row what is found of a held poll may not be remembered, because something has just changed.
 const UNKEPT: u8 = 5;
 
+/// Polls that are held for long end together, all those of so long at once. One by one each would find nothing of what
+/// answers it in the processor's caches, and cost twice as much.
+const BEAT: TimeDelta = TimeDelta::seconds(2);
+
 /// How a held poll ended.
 #[derive(Debug)]
 pub enum Ended {
@@ -109,11 +113,22 @@ fn begin<'a>(
         hit,
         waiting,
         since: now,
-        end: Instant::now() + time,
+        end: Instant::now() + until_beat(now, time),
         looked: None,
         unkept: 0,
         _aside: manager.load.aside(),
     })
+}
+
+/// How long a poll is held that may be held for a time: no longer, and until a beat unless that would be much sooner.
+fn until_beat(now: Time, time: Duration) -> Duration {
+    let end = now.checked_add_signed(delta(time));
+    let over = end.and_then(|end| {
+        let over = end.timestamp_millis().rem_euclid(BEAT.num_milliseconds());
+        Some(Duration::from_millis(u64::try_from(over).ok()?))
+    });
+    let over = over.filter(|over| *over <= time / 32);
+    time.saturating_sub(over.unwrap_or_default())
 }
 
 impl Held<'_> {
@@ -287,6 +302,8 @@ impl Drop for Held<'_> {
 
 #[cfg(test)]
 mod tests {
+    use chrono::DateTime;
+
     use super::*;
 
     /// The size of what a function makes of a poll.
@@ -294,6 +311,28 @@ mod tests {
         _: impl FnOnce(&'a MaintenanceManager, &'a Node, Case, Wish, Hit) -> F,
     ) -> usize {
         size_of::<F>()
+    }
+
+    #[test]
+    fn polls_that_are_held_for_long_end_together_and_no_later_than_they_may() {
+        let noon = DateTime::UNIX_EPOCH + TimeDelta::hours(12);
+        let hour = Duration::from_hours(1);
+        for millis in [0, 1, 700, 1_999] {
+            let now = noon + TimeDelta::milliseconds(millis);
+            let held = until_beat(now, hour);
+            assert_eq!(now + delta(held), noon + delta(hour), "{millis} ms early");
+        }
+        let late = noon + TimeDelta::milliseconds(2_000);
+        assert_eq!(until_beat(late, hour), hour, "the next beat");
+    }
+
+    #[test]
+    fn a_poll_that_is_held_for_a_short_time_is_held_as_long_as_it_may() {
+        let now = DateTime::UNIX_EPOCH + TimeDelta::milliseconds(1_900);
+        for millis in [0, 1, 500, 30_000, 60_000] {
+            let time = Duration::from_millis(millis);
+            assert_eq!(until_beat(now, time), time);
+        }
     }
 
     #[test]
