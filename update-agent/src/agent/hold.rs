@@ -16,6 +16,9 @@ use crate::model::Act;
 /// A hold that is shorter is not worth asking for.
 const LEAST_HOLD: Duration = Duration::from_secs(2);
 
+/// A server ends a hold as much sooner than it may, so that many end together.
+const EARLY: Duration = Duration::from_secs(2);
+
 /// News that took so long came to a poll that was held: no network is that slow.
 const HELD: Duration = Duration::from_secs(2);
 
@@ -23,7 +26,7 @@ const HELD: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_mins(5);
 
 /// A poll that may be held is made after a random time up to this: the server does the waiting.
-const SOON: Duration = Duration::from_secs(1);
+const SOON: Duration = Duration::from_millis(200);
 
 /// How the server wants to be asked, as it said last.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,14 +70,15 @@ pub(super) enum Heard {
 }
 
 impl Agent {
-    /// How long the poll may be held that is made now.
+    /// How long the poll may be held that is made now: until the agent has something to do it wakes by itself, and not
+    /// because the server let go somewhat sooner.
     pub(super) fn hold(&self, rest: Rest) -> Duration {
         let offered = self.memory.terms.hold.min(self.pace.poll_at_least_every);
-        let hold = self.until_own(rest).map_or(offered, |own| own.min(offered));
-        if hold < LEAST_HOLD {
+        let own = self.until_own(rest).unwrap_or(Duration::MAX);
+        if own.min(offered) < LEAST_HOLD {
             return Duration::ZERO;
         }
-        hold
+        own.saturating_add(EARLY).min(offered)
     }
 
     /// How long it takes until the agent has something to do that no answer tells it.

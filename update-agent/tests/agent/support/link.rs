@@ -79,6 +79,8 @@ pub struct World {
     pub hold: Duration,
     /// After losing the connection nodes come back over so long a time.
     pub spread: Duration,
+    /// It lets go of polls so much sooner than it may.
+    pub early: Duration,
     /// It never answers a poll that it holds: the connection is gone, and nobody said so.
     pub is_deaf: bool,
     /// It answers polls at once that it might hold.
@@ -234,7 +236,8 @@ pub struct FakeLink(pub Arc<Mutex<World>>);
 impl FakeLink {
     /// Keeps a poll open until its time is over, or there is something else to say or nobody any more to say it.
     async fn keep(&self, question: &Question<'_>) -> Result<(), LinkError> {
-        let end = tokio::time::Instant::now() + question.hold;
+        let early = self.0.lock().unwrap().early;
+        let end = tokio::time::Instant::now() + question.hold.saturating_sub(early);
         loop {
             let changed = Arc::clone(&self.0.lock().unwrap().changed);
             let changed = changed.notified();
