@@ -6,8 +6,9 @@ use std::time::Duration;
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
 
-/// Processor time of a process, its dead children included. Its own is exact (`clock_getcpuclockid(3)`); what `stat` tells
-/// is in ticks of some 10 ms, cut off, which is all that an idle server spends within seconds.
+/// Processor time of a process, its dead children included. Its own is known to the nanosecond, but for what runs just now
+/// (`clock_getcpuclockid(3)`); what `stat` tells is in ticks of some 10 ms, cut off, which is all that an idle server spends
+/// within seconds.
 pub fn cpu(pid: u32) -> Duration {
     // A process that has ended spends nothing more.
     own_cpu(pid).unwrap_or_default() + cpu_of_dead_children(pid)

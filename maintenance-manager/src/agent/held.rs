@@ -30,8 +30,8 @@ pub struct Wish {
 /// How many times in a row what is found of a held poll may not be remembered, because something has just changed.
 const UNKEPT: u8 = 5;
 
-/// Polls that are held for long end together, all those of so long at once. One by one each would find nothing of what
-/// answers it in the processor's caches, and cost twice as much.
+/// Polls that are held for long end together: all whose time would be over within the same beat. One by one each would
+/// find nothing of what answers it in the processor's caches, and cost twice as much.
 const BEAT: TimeDelta = TimeDelta::seconds(2);
 
 /// How a held poll ended.
@@ -120,7 +120,8 @@ fn begin<'a>(
     })
 }
 
-/// How long a poll is held that may be held for a time: no longer, and until a beat unless that would be much sooner.
+/// How long a poll is held that may be held for a time: no longer, and until the last beat before that unless it would be
+/// let go of more than a 32nd sooner.
 fn until_beat(now: Time, time: Duration) -> Duration {
     let end = now.checked_add_signed(delta(time));
     let over = end.and_then(|end| {
@@ -303,6 +304,7 @@ impl Drop for Held<'_> {
 #[cfg(test)]
 mod tests {
     use chrono::DateTime;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -326,12 +328,17 @@ mod tests {
         assert_eq!(until_beat(late, hour), hour, "the next beat");
     }
 
-    #[test]
-    fn a_poll_that_is_held_for_a_short_time_is_held_as_long_as_it_may() {
-        let now = DateTime::UNIX_EPOCH + TimeDelta::milliseconds(1_900);
-        for millis in [0, 1, 500, 30_000, 60_000] {
-            let time = Duration::from_millis(millis);
-            assert_eq!(until_beat(now, time), time);
+    proptest! {
+        #[test]
+        fn none_is_held_longer_than_it_may_or_let_go_of_much_sooner(
+            at in -4_000_000_i64..4_000_000_000_000,
+            millis in 0_u64..10_000_000,
+        ) {
+            let (now, time) = (DateTime::UNIX_EPOCH + TimeDelta::milliseconds(at), Duration::from_millis(millis));
+            let held = until_beat(now, time);
+            prop_assert!(held <= time && time <= held + time / 32);
+            let is_on_beat = (now + delta(held)).timestamp_millis() % BEAT.num_milliseconds() == 0;
+            prop_assert!(is_on_beat || time < Duration::from_secs(64));
         }
     }
 
