@@ -9,6 +9,7 @@
 //! that was read is looked for.
 
 mod limit;
+mod line;
 mod listen;
 mod prune;
 
@@ -17,34 +18,18 @@ use std::time::Duration;
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::{Level, Scope};
 use evenkeel_domain::tenant::TenantId;
-use sea_orm::{DatabaseConnection, DbErr, QueryResult};
+use sea_orm::sqlx::{AssertSqlSafe, query};
+use sea_orm::{DbErr, QueryResult};
 use uuid::Uuid;
 
 use crate::check::Misfit;
 use crate::error::StoreError;
-use crate::pool::{Aside, Store};
+use crate::pool::Store;
 use crate::rows::named;
-use crate::tx::{all, one};
+use line::Line;
 
 pub use listen::{Hints, hints};
 pub use prune::prune;
-
-/// The connection of a reader: it sees all projects and changes nothing. What it asks is answered from an index, which no
-/// compiled plan makes faster. To plan that would take longer than to do it, so it is planned once, and for the index
-/// however few changes there are by then.
-const CONNECTION: Aside = Aside {
-    connections: 1,
-    patience: Duration::from_secs(3),
-    settings: &[
-        ("evenkeel.tenant", "*"),
-        ("statement_timeout", "2000"),
-        ("default_transaction_read_only", "on"),
-        ("jit", "off"),
-        ("plan_cache_mode", "force_generic_plan"),
-        ("enable_seqscan", "off"),
-        ("enable_bitmapscan", "off"),
-    ],
-};
 
 /// How long the database may take for a pass: a line that is cut says nothing.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -199,7 +184,7 @@ pub enum LogError {
 pub struct Reader {
     store: Store,
     /// None after a failure: the next pass connects again.
-    line: Option<Line>,
+    known: Option<Known>,
     /// Everything up to here was read.
     at: Position,
     /// The highest number that was read.
@@ -210,8 +195,8 @@ pub struct Reader {
 
 /// A connection, and what is known by it alone: whoever loses it looks at the whole state again.
 #[derive(Debug)]
-struct Line {
-    db: DatabaseConnection,
+struct Known {
+    line: Line,
     /// If the last pass read all that was over, and nothing below was not over: until one ends there is nothing to read.
     settled: Option<Settled>,
 }
@@ -256,12 +241,15 @@ impl Reader {
     }
 
     async fn begin(store: &Store) -> Result<Self, LogError> {
-        let db = store.connect_aside(CONNECTION).await?;
-        limit::check(store, &db).await?;
-        let (state, _) = read(&db, BEHIND_ALL, 1).await?;
+        let mut line = Line::open(&store.url).await?;
+        limit::check(store, &mut line).await?;
+        let (state, _) = read(&mut line, BEHIND_ALL, 1).await?;
         Ok(Self {
             store: store.clone(),
-            line: Some(Line { db, settled: None }),
+            known: Some(Known {
+                line,
+                settled: None,
+            }),
             at: Position {
                 epoch: state.epoch,
                 xid: state.limit,
@@ -278,18 +266,18 @@ impl Reader {
     /// The database cannot be reached: the next pass begins where this one did. Or the log is broken.
     pub async fn next(&mut self, most: u32) -> Result<Tail, LogError> {
         // Taken out of the reader meanwhile: a connection in the middle of an answer is not used again.
-        let Line { db, settled } = match self.line.take() {
-            Some(line) => line,
-            None => Line {
-                db: self.store.connect_aside(CONNECTION).await?,
+        let Known { mut line, settled } = match self.known.take() {
+            Some(known) => known,
+            None => Known {
+                line: Line::open(&self.store.url).await?,
                 settled: None,
             },
         };
         let most = most.max(1);
-        let passed = tokio::time::timeout(PATIENCE, pass(&db, settled, self.at, most)).await;
+        let passed = tokio::time::timeout(PATIENCE, pass(&mut line, settled, self.at, most)).await;
         let read = passed.map_err(|_| no_answer())??;
         let Some((state, changes)) = read else {
-            self.line = Some(Line { db, settled });
+            self.known = Some(Known { line, settled });
             return Ok(Tail::nothing(settled.map_or(0, |settled| settled.xmax)));
         };
         if let Some(broken) = self.broken(&state) {
@@ -305,7 +293,7 @@ impl Reader {
             xmax: state.xmax,
             server: state.server,
         });
-        self.line = Some(Line { db, settled });
+        self.known = Some(Known { line, settled });
         Ok(Tail {
             more,
             changes,
@@ -337,14 +325,14 @@ impl Reader {
 /// the log is a transaction that ends, and it is above all that were over: so the first one that has not ended is asked
 /// for, in a fifth of the time.
 async fn pass(
-    db: &DatabaseConnection,
+    line: &mut Line,
     settled: Option<Settled>,
     after: Position,
     most: u32,
 ) -> Result<Option<(State, Vec<Change>)>, StoreError> {
     if let Some(settled) = settled {
         let sql = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_postmaster_start_time()";
-        if let Some(row) = one(db, sql, []).await? {
+        if let Some(row) = line.rows(query(sql)).await?.first() {
             let now = Settled {
                 xmax: row.try_get_by_index::<i64>(0)?.cast_unsigned(),
                 server: row.try_get_by_index(1)?,
@@ -354,17 +342,17 @@ async fn pass(
             }
         }
     }
-    read(db, after, most).await.map(Some)
+    read(line, after, most).await.map(Some)
 }
 
 /// The state of the log, and the changes behind a position. How far can be read and what is there are found in one
 /// statement, so all that was over by then is seen.
 async fn read(
-    db: &DatabaseConnection,
+    line: &mut Line,
     after: Position,
     most: u32,
 ) -> Result<(State, Vec<Change>), StoreError> {
-    let elsewhere = limit::elsewhere(db).await?;
+    let elsewhere = limit::elsewhere(line).await?;
     // The number of rows is no parameter: a plan that is kept would be made for a tenth of the log.
     let sql = format!(
         "SELECT p.xmax::text::bigint, p.least::text::bigint, s.epoch, s.floor_xid::text::bigint, s.floor_seq, \
@@ -379,12 +367,11 @@ async fn read(
          WHERE (c.xid, c.seq) > ($1::bigint::text::xid8, $2) AND c.xid < p.least \
          ORDER BY c.xid, c.seq LIMIT {most}) l ON true ORDER BY l.xid, l.seq"
     );
-    let values = [
-        after.xid.cast_signed().into(),
-        after.seq.into(),
-        elsewhere.into(),
-    ];
-    let rows = all(db, sql, values).await?;
+    let statement = query(AssertSqlSafe(sql))
+        .bind(after.xid.cast_signed())
+        .bind(after.seq)
+        .bind(elsewhere);
+    let rows = line.rows(statement).await?;
     let first = rows.first().ok_or(StoreError::Corrupt {
         table: "log_state",
         row: 0,

@@ -1,21 +1,23 @@
 //! Which transactions a reader need not wait for: those of other databases on the same server.
 
-use sea_orm::{DatabaseConnection, DbErr, RuntimeErr};
+use sea_orm::sqlx::query;
+use sea_orm::{DbErr, RuntimeErr};
 
 use super::LogError;
+use super::line::Line;
 use crate::check::Misfit;
 use crate::error::StoreError;
 use crate::pool::Store;
-use crate::tx::{FleetTx, all, execute, one};
+use crate::tx::{FleetTx, execute, one};
 
 /// The last 32 bits of the transactions that are open in other databases. Asked before the log is read: what is open then
 /// and not among them is of this database, or not seen at all, such as one that was prepared, or began after this. All of
 /// those are waited for; the last ones hold back nothing that was committed before.
-pub(super) async fn elsewhere(db: &DatabaseConnection) -> Result<Vec<i64>, StoreError> {
+pub(super) async fn elsewhere(line: &mut Line) -> Result<Vec<i64>, StoreError> {
     let sql = "SELECT a.backend_xid::text::bigint FROM pg_stat_activity a \
                JOIN pg_database d ON d.datname = current_database() \
                WHERE a.datid <> d.oid AND a.backend_xid IS NOT NULL";
-    let rows = all(db, sql, []).await?;
+    let rows = line.rows(query(sql)).await?;
     let xids = rows.iter().map(|row| row.try_get_by_index::<i64>(0));
     Ok(xids.collect::<Result<Vec<_>, _>>()?)
 }
@@ -29,16 +31,16 @@ struct Open {
 
 /// Whether a reader sees which transactions others have open, by one that is opened for it. One that does not would wait
 /// for those of other databases as well.
-pub(super) async fn check(store: &Store, db: &DatabaseConnection) -> Result<(), LogError> {
+pub(super) async fn check(store: &Store, line: &mut Line) -> Result<(), LogError> {
     let tx = store.fleet().await?;
     lower_floor(&tx).await?;
     let open = open(&tx).await?;
     let sql = "SELECT FROM pg_stat_activity WHERE pid = $1 AND backend_xid = $2::bigint::text::xid8::xid \
                AND datid IS NOT NULL";
-    let seen = one(db, sql, [open.pid.into(), open.xid.into()]).await;
+    let seen = line.rows(query(sql).bind(open.pid).bind(open.xid)).await;
     tx.commit().await?;
     let is_blind = match &seen {
-        Ok(row) => row.is_none(),
+        Ok(rows) => rows.is_empty(),
         Err(error) => is_forbidden(error),
     };
     if is_blind {
