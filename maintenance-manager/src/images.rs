@@ -9,7 +9,8 @@ use std::time::Duration;
 use evenkeel_kit::chain::chain;
 use evenkeel_store::image_lines::{self, Line};
 use evenkeel_store::{Store, StoreError};
-use tokio::time::MissedTickBehavior;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::outage::Outage;
@@ -21,6 +22,9 @@ const LINES: u32 = 1_000;
 /// How many nodes one transaction looks at.
 const BATCH: u32 = 500;
 
+/// How soon there is another pass after one, at the earliest.
+const SOON: Duration = Duration::from_secs(1);
+
 /// A pass takes no input: what it does follows from the database alone. A line that another replica has in hand is left
 /// to that one, so passes on several replicas do no harm.
 #[derive(Clone, Debug)]
@@ -28,6 +32,14 @@ pub struct ImageWatch {
     store: Store,
     every: Duration,
     outage: Arc<Outage>,
+}
+
+/// What a pass did.
+struct Passed {
+    /// So many lines were behind when it began.
+    lines: usize,
+    /// For so many nodes something else is new.
+    changed: u64,
 }
 
 impl ImageWatch {
@@ -48,19 +60,30 @@ impl ImageWatch {
         self
     }
 
-    /// Makes passes until it is asked to stop.
-    pub async fn run(self, stopping: CancellationToken) {
-        let mut ticks = tokio::time::interval(self.every);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    /// Makes passes until it is asked to stop: when it is told that images may have changed, and from time to time. A line
+    /// that was behind is looked at once more soon: what held it up, or was left, may be over.
+    pub async fn run(self, hinted: Arc<Notify>, stopping: CancellationToken) {
         loop {
-            tokio::select! {
-                () = stopping.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
+            let soon = Instant::now() + SOON.min(self.every);
             let passed = self.pass_until(&stopping).await;
             self.outage.note_pass("images", &passed);
-            if let Ok(changed @ 1..) = passed {
-                tracing::info!(changed, "nodes were told what is new for them");
+            let mut is_behind = true;
+            if let Ok(Passed { lines, changed }) = passed {
+                is_behind = lines > 0;
+                if changed > 0 {
+                    tracing::info!(changed, "nodes were told what is new for them");
+                }
+            }
+            let rested = async {
+                if !is_behind {
+                    // Nobody tells of the change of a line but the log, and it may not be followed.
+                    timeout(self.every, hinted.notified()).await.ok();
+                }
+                sleep_until(soon).await;
+            };
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                () = rested => {}
             }
         }
     }
@@ -70,14 +93,15 @@ impl ImageWatch {
     /// # Errors
     /// The database cannot be reached. A line that cannot be followed for another reason is left for the next pass.
     pub async fn pass(&self) -> Result<u64, StoreError> {
-        self.pass_until(&CancellationToken::new()).await
+        let passed = self.pass_until(&CancellationToken::new()).await?;
+        Ok(passed.changed)
     }
 
-    async fn pass_until(&self, stopping: &CancellationToken) -> Result<u64, StoreError> {
+    async fn pass_until(&self, stopping: &CancellationToken) -> Result<Passed, StoreError> {
         let tx = self.store.fleet().await?;
         let behind = image_lines::behind(&tx, LINES).await?;
         drop(tx);
-        let mut changed = 0;
+        let (lines, mut changed) = (behind.len(), 0);
         for line in behind {
             if stopping.is_cancelled() {
                 break;
@@ -92,7 +116,7 @@ impl ImageWatch {
                 ),
             }
         }
-        Ok(changed)
+        Ok(Passed { lines, changed })
     }
 
     /// Brings the nodes of a line up to date, some at a time. What was begun and not ended is begun anew.

@@ -250,9 +250,9 @@ impl MaintenanceManager {
             Ok(())
         });
         let images = ImageWatch::new(self.store.clone(), &self.settings).with_outage(&self.outage);
-        let stopping = life.stopping();
+        let (hinted, stopping) = (self.view.projects(), life.stopping());
         life.spawn("images", async move {
-            images.run(stopping).await;
+            images.run(hinted, stopping).await;
             Ok(())
         });
         let housekeeping =

@@ -43,7 +43,7 @@ pub struct Settings {
     /// How often silent nodes are looked for.
     #[serde(with = "humantime_serde")]
     pub silent_every: Duration,
-    /// How often it is looked whether nodes of images are to be told of a newer one.
+    /// How often it is looked whether nodes of images are to be told of a newer one, although nothing tells of one.
     #[serde(with = "humantime_serde")]
     pub images_every: Duration,
     /// How long a run is kept after its end, where its project does not say otherwise; 0 keeps it for ever.
@@ -88,7 +88,7 @@ impl Default for Settings {
             patience: PatienceSettings::default(),
             silent_after: Duration::from_mins(5),
             silent_every: Duration::from_secs(30),
-            images_every: Duration::from_secs(1),
+            images_every: Duration::from_secs(30),
             retention: Duration::from_hours(30 * 24),
             log_kept: Duration::from_hours(30 * 24),
             housekeeping: "0 7 * * * *".to_owned(),

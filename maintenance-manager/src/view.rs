@@ -34,6 +34,7 @@ use evenkeel_proto::maintmgr::{PlatformUpdateStatusResponse, UpdateStatus};
 use evenkeel_store::log::Change;
 use evenkeel_store::nodes::Machine;
 use serde::Deserialize;
+use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::settings::delta;
@@ -82,6 +83,8 @@ struct Inner {
     made: Instant,
     /// How far the log was read.
     reached: Reached,
+    /// Told of what concerns a project as a whole, its images among that.
+    projects: Arc<Notify>,
     table: Mutex<Table>,
 }
 
@@ -263,6 +266,7 @@ impl View {
             hashers: [RandomState::new(), RandomState::new()],
             made: Instant::now(),
             reached: Reached::default(),
+            projects: Arc::default(),
             table: Mutex::default(),
         }))
     }
@@ -402,6 +406,12 @@ impl View {
         let was_reached = self.0.reached.fence(since).await;
         metrics::histogram!("evenkeel_fence_wait_seconds").record(began.elapsed().as_secs_f64());
         was_reached
+    }
+
+    /// Who is told when something was changed that concerns a project as a whole, such as its images, or may have been. Any
+    /// number of changes is one.
+    pub fn projects(&self) -> Arc<Notify> {
+        Arc::clone(&self.0.projects)
     }
 
     /// How much is remembered.

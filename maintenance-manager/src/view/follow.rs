@@ -77,7 +77,7 @@ impl Follower {
             let ended = match self.open().await {
                 Ok((reader, hints)) => {
                     (wait, is_misfit) = (SHORTEST, false);
-                    self.holds.wake(&self.view.rebuild("opened"));
+                    self.wake(&self.view.rebuild("opened"));
                     self.read_on(reader, hints).await
                 }
                 Err(error) => error,
@@ -102,7 +102,7 @@ impl Follower {
                             error = %chain(&misfit),
                             "the change log cannot be followed: every poll is looked up in the database"
                         );
-                        self.holds.wake(&self.view.rebuild("misfit"));
+                        self.wake(&self.view.rebuild("misfit"));
                     }
                     MISFIT
                 }
@@ -153,11 +153,18 @@ impl Follower {
         let touched = self.view.apply(&tail.changes);
         self.view.0.reached.passed(began, tail);
         if touched != Touched::default() {
-            self.holds.wake(&touched);
+            self.wake(&touched);
         }
         let rows = u64::try_from(tail.changes.len()).unwrap_or(u64::MAX);
         metrics::counter!("evenkeel_log_rows_total").increment(rows);
         metrics::histogram!("evenkeel_log_pass_seconds").record(began.elapsed().as_secs_f64());
+    }
+
+    fn wake(&self, touched: &Touched) {
+        self.holds.wake(touched);
+        if touched.all || !touched.tenants.is_empty() {
+            self.view.0.projects.notify_one();
+        }
     }
 
     /// Waits for a reason to read again, and until the last pass is long enough ago.
@@ -224,5 +231,54 @@ const fn name(why: Break) -> &'static str {
         Break::OtherEpoch => "removed",
         Break::OtherServer => "server",
         Break::Backwards => "backwards",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+    use evenkeel_domain::Time;
+    use evenkeel_domain::tenant::ProjectName;
+    use evenkeel_kit::Lifecycle;
+    use evenkeel_store::projects;
+    use evenkeel_store::testing::fresh_store;
+
+    use super::*;
+    use crate::holds::HoldSettings;
+    use crate::memory::Memory;
+    use crate::view::ViewSettings;
+
+    const NOON: Time = DateTime::from_timestamp_nanos(1_800_000_000_000_000_000);
+
+    #[tokio::test]
+    async fn what_concerns_a_project_as_a_whole_is_told() {
+        let (store, life) = (fresh_store().await, Lifecycle::new());
+        let view = View::new(ViewSettings::default());
+        let told = async || {
+            let projects = view.projects();
+            let told = tokio::time::timeout(Duration::from_mins(1), projects.notified()).await;
+            told.expect("it is told");
+        };
+        let holds = Holds::new(HoldSettings::default(), Memory::default());
+        let follows = follow(
+            view.clone(),
+            store.clone(),
+            holds,
+            Arc::default(),
+            life.stopping(),
+        );
+        life.spawn("change log", async move {
+            follows.await;
+            Ok(())
+        });
+        // Something may have changed before.
+        told().await;
+        let tx = store.fleet().await.expect("a transaction");
+        let name = ProjectName::parse("name", "shop").expect("a name");
+        let made = projects::create(&tx, &name, "", NOON).await;
+        made.expect("a project");
+        tx.commit().await.expect("committed");
+        told().await;
+        life.stop();
     }
 }

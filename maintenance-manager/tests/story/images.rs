@@ -9,9 +9,10 @@ use evenkeel_kit::clock::Clock;
 use evenkeel_maintenance_manager::{ImageWatch, MaintenanceManager, Settings};
 use evenkeel_proto::agent::{BootedImage, Facts};
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
-use evenkeel_store::testing::counting;
+use evenkeel_store::testing::{Counts, counting};
 use evenkeel_store::{nodes, os_profiles};
 use futures_util::future::join_all;
+use tokio::sync::Notify;
 
 use crate::fleet::{OldNode, sample};
 use crate::house::{House, TestNode, facts};
@@ -48,11 +49,47 @@ impl House {
         node
     }
 
+    /// Waits until a node is told of an image.
+    async fn is_told(&self, node: &OldNode, new: &str) {
+        let told = async { while self.new_for(node.instance).await != new {} };
+        let told = tokio::time::timeout(Duration::from_mins(1), told).await;
+        told.expect("it is told");
+    }
+
     async fn removes(&self, os: OsId) {
         let tx = self.tx().await;
         os_profiles::delete(&tx, os).await.expect("removed");
         tx.commit().await.expect("committed");
     }
+}
+
+fn seldom() -> Settings {
+    Settings {
+        images_every: Duration::from_hours(1),
+        ..Settings::default()
+    }
+}
+
+/// Starts a watch that is told of changes by whoever has `hinted`.
+fn watched(watch: ImageWatch, hinted: &Arc<Notify>) -> Lifecycle {
+    let life = Lifecycle::new();
+    let (hinted, stopping) = (Arc::clone(hinted), life.stopping());
+    life.spawn("images", async move {
+        watch.run(hinted, stopping).await;
+        Ok(())
+    });
+    life
+}
+
+/// Waits until so many statements and transactions were sent.
+async fn sent(counts: &Counts, is_enough: impl Fn((u64, u64)) -> bool) {
+    let sent = async {
+        while !is_enough(counts.both()) {
+            tokio::task::yield_now().await;
+        }
+    };
+    let sent = tokio::time::timeout(Duration::from_mins(1), sent).await;
+    sent.expect("they are sent");
 }
 
 fn with_image() -> Facts {
@@ -131,7 +168,7 @@ async fn a_newer_image_wakes_no_node_that_has_nothing_to_say() {
 }
 
 #[tokio::test]
-async fn what_is_asked_each_second_where_nothing_is_new_is_little() {
+async fn what_is_asked_where_nothing_is_new_is_little() {
     let house = House::at_rest(Settings::default()).await;
     house.catalogue("3.0.1").await;
     assert_eq!(house.tells().await, 0);
@@ -193,21 +230,68 @@ async fn a_server_tells_its_nodes_by_itself() {
     let running = house.catalogue("3.0.1").await;
     let node = house.old_node_on(1, running).await;
     let life = Lifecycle::new();
-    let settings = Settings {
-        images_every: Duration::ZERO,
-        ..Settings::default()
-    };
     let server = MaintenanceManager::new(
         house.store.clone(),
         Arc::clone(&house.clock) as Arc<dyn Clock>,
         Arc::clone(&house.authority),
-        settings,
+        Settings::default(),
     );
     server.start_loops(&life);
     house.catalogue("3.0.2").await;
-    let told = async { while house.new_for(node.instance).await != "edge 3.0.2" {} };
-    tokio::time::timeout(Duration::from_mins(1), told)
-        .await
-        .expect("it is told");
+    house.is_told(&node, "edge 3.0.2").await;
+    life.stop();
+}
+
+/// It would look by itself an hour later.
+#[tokio::test]
+async fn a_watch_that_rests_looks_as_soon_as_it_is_told_of_a_change() {
+    let house = House::at_rest(Settings::default()).await;
+    let running = house.catalogue("3.0.1").await;
+    let node = house.old_node_on(1, running).await;
+    house.tells().await;
+    let (store, counts) = counting(&house.store);
+    let hinted = Arc::new(Notify::new());
+    let life = watched(ImageWatch::new(store, &seldom()), &hinted);
+    // Its first pass has found nothing.
+    sent(&counts, |(statements, _)| 2 <= statements).await;
+    house.catalogue("3.0.2").await;
+    hinted.notify_one();
+    house.is_told(&node, "edge 3.0.2").await;
+    life.stop();
+}
+
+#[tokio::test]
+async fn a_node_is_told_although_nobody_follows_the_change_log() {
+    let house = House::at_rest(Settings::default()).await;
+    let running = house.catalogue("3.0.1").await;
+    let node = house.old_node_on(1, running).await;
+    let settings = Settings {
+        images_every: Duration::ZERO,
+        ..Settings::default()
+    };
+    let watch = ImageWatch::new(house.store.clone(), &settings);
+    let life = watched(watch, &Arc::default());
+    for version in ["3.0.2", "3.0.3"] {
+        house.catalogue(version).await;
+        house.is_told(&node, &format!("edge {version}")).await;
+    }
+    life.stop();
+}
+
+#[tokio::test]
+async fn what_was_left_is_looked_at_again_although_nobody_tells() {
+    let house = House::at_rest(Settings::default()).await;
+    let running = house.catalogue("3.0.1").await;
+    let node = house.old_node_on(1, running).await;
+    house.catalogue("3.0.2").await;
+    let (_, impatient) = house.impatient_replica().await;
+    let busy = house.tx().await;
+    nodes::lock(&busy, node.host).await.expect("a lock");
+    let (store, counts) = counting(&impatient);
+    let life = watched(ImageWatch::new(store, &seldom()), &Arc::default());
+    // The third transaction is one of a second pass, so the first one found the node locked.
+    sent(&counts, |(_, transactions)| 3 <= transactions).await;
+    drop(busy);
+    house.is_told(&node, "edge 3.0.2").await;
     life.stop();
 }
