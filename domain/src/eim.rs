@@ -19,4 +19,4 @@ pub use delivery::{Answer, Asked, Delivered, Slot, answer};
 pub use detail::{Detail, MAX_DETAIL};
 pub use evidence::{Before, Doubt, Proof, Sample, SampleKind, Seen, evidence};
 pub use repeated::RepeatedOnWire;
-pub use steady::{Shows, is_settled, steady_until};
+pub use steady::{Shows, is_settled, may_begin_from, steady_until};

@@ -21,8 +21,8 @@ use evenkeel_simulator::chance::Chance;
 use evenkeel_simulator::line::Faults;
 use evenkeel_simulator::truth::{Delivered, End, Leave, Opening};
 use evenkeel_tests::history::{
-    Book, Crowd, Crowded, Desk, Member, Operator, Replicas, Run, Truth, check, number, read_runs,
-    say, story,
+    Book, Crowd, Crowded, Desk, Member, OLDEST, Operator, Replicas, Run, Truth, check, number,
+    read_runs, say, story,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -42,7 +42,6 @@ reverting = \"50s\"
 [maintenance_manager.holds]
 rest = \"200ms\"
 [maintenance_manager.view]
-max_staleness = \"2s\"
 ";
 
 /// One of the servers looks with every answer that it remembers whether that is still right, and the other never: what is
@@ -67,7 +66,9 @@ const FAULTS: Faults = Faults {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_recorded_is_what_happened() {
     let (seed, polls) = dice();
-    let settings = AUDITS.map(|audits| format!("{SETTINGS}{audits}"));
+    let oldest = OLDEST.num_seconds();
+    let settings =
+        AUDITS.map(|audits| format!("{SETTINGS}max_staleness = \"{oldest}s\"\n{audits}"));
     let mut replicas = Replicas::start_each(&settings.each_ref().map(String::as_str)).await;
     let desk = Desk::new(&replicas.rest(), &replicas.token());
     let times = usize::try_from(number("EVENKEEL_HISTORY_CROWD", 1)).expect("a crowd");

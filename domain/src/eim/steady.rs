@@ -5,10 +5,14 @@ use chrono::TimeDelta;
 
 use crate::Time;
 use crate::condition::{self, Condition};
-use crate::decide::{self, first_after};
+use crate::decide::{self, Wanted, first_after};
 use crate::eim::delivery::{Asked, Delivered, ECHO, REST, SKEW, WORTHWHILE};
 use crate::eim::evidence::{Before, Proof, Sample, evidence};
 use crate::status::Status;
+
+/// Within this time an agent asks again, also if some of its calls fail: it does each 20 seconds, and tries four times
+/// (southbound section 3.3). So a window that is further away can still be taken back.
+const ASKS_WITHIN: TimeDelta = TimeDelta::minutes(5);
 
 /// The least that a clock goes on by.
 const STEP: TimeDelta = TimeDelta::nanoseconds(1);
@@ -26,6 +30,20 @@ pub fn steady_until(asked: &Asked<'_>, now: Time) -> Option<Time> {
     let too_late = wanted.spans().map(|(_, end)| end - WORTHWHILE + STEP);
     let told = asked.before.steady_until(now);
     first_after(now, too_late.chain(decided).chain(told))
+}
+
+/// From when on an agent may begin something before it asks again: a window that applies to it, or that it was told, is open
+/// by its own clock, or opens soon. That is not before `now`. None if all of them are over; one that it was told is over an
+/// hour after its end, whatever its clock says.
+///
+/// By time alone it comes to pass, and nothing else changes before an answer may ([`steady_until`]).
+#[must_use]
+pub fn may_begin_from(wanted: &Wanted, told: &Delivered, now: Time) -> Option<Time> {
+    let told = [told.single, told.occurrence].into_iter().flatten();
+    let told = told.map(|(start, end)| (start, end + ECHO));
+    let left = wanted.spans().chain(told).filter(|(_, end)| now < *end);
+    left.map(|(start, _)| (start - SKEW - ASKS_WITHIN).max(now))
+        .min()
 }
 
 impl Delivered {

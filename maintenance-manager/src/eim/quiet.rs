@@ -48,9 +48,13 @@ pub fn eim(
         return Looked::News;
     }
     let has_window = rendered.single.is_some() || !rendered.repeated.is_empty();
+    // The agent begins by itself in a window.
+    let begins = eim::may_begin_from(&world.wanted, &node.delivered, now);
+    let begins = begins.filter(|_| has_window);
+    let may_begin = begins.is_some_and(|at| at <= now);
     let answer = Answer {
-        // The agent begins by itself in a window; and how an update failed must not be taken for old news.
-        fresh: has_window || sample.kind == SampleKind::Failed,
+        // How an update failed must not be taken for old news.
+        fresh: may_begin || sample.kind == SampleKind::Failed,
         counted: world.counted(),
         // Nobody holds their polls.
         in_line: false,
@@ -60,7 +64,11 @@ pub fn eim(
     };
     Looked::Quiet {
         answer: Box::new(answer),
-        until: world.steady_until(now),
+        until: world
+            .steady_until(now)
+            .into_iter()
+            .chain(begins.filter(|_| !may_begin))
+            .min(),
     }
 }
 

@@ -10,7 +10,7 @@ use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService as _;
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
 use evenkeel_proto::maintmgr::{PlatformUpdateStatusRequest, UpdateStatus};
 use evenkeel_store::testing::{Counts, counting};
-use evenkeel_store::{Store, StoreOptions};
+use evenkeel_store::{Store, StoreOptions, nodes};
 use futures_util::future::join_all;
 use tonic::{Code, Status};
 use uuid::Uuid;
@@ -342,6 +342,32 @@ async fn a_window_that_was_taken_back_is_not_told_from_memory() {
     assert_eq!(statements, 0, "it is remembered");
     house.withdraw(&old.as_node()).await;
     assert_eq!(told().await, None);
+}
+
+/// While somebody writes, nobody knows whether all was read that was committed before a poll came. That matters once one of
+/// the ancestor's agents could begin before it asks again.
+#[tokio::test]
+async fn a_window_that_is_far_away_is_told_from_memory_although_somebody_writes() {
+    let counted = Counted::new().await;
+    let house = &counted.house;
+    let (old, other) = (house.old_node(1).await, house.old_node(2).await);
+    house.policy(&old.as_node(), "curl").await;
+    house.window(old.host, 60, 120).await;
+    for (minutes, is_near) in [(0, false), (49, false), (1, true), (9, true)] {
+        house.pass(minutes);
+        for _ in 0..3 {
+            counted.say(&old, sample(S::UpToDate)).await;
+            counted.catches_up().await;
+        }
+        let sent = counted.say(&old, sample(S::UpToDate)).await;
+        assert_eq!(sent, (0, 0), "it is remembered");
+        let writer = house.tx().await;
+        nodes::lock(&writer, other.host).await.expect("a lock");
+        // Who began later has ended, so the log is known only up to the writer.
+        house.window(other.host, 1_000, 1_060).await;
+        let (statements, _) = counted.say(&old, sample(S::UpToDate)).await;
+        assert_eq!(0 < statements, is_near, "after {minutes} more minutes");
+    }
 }
 
 #[tokio::test]

@@ -29,6 +29,11 @@ pub use story::story;
 
 use std::io::Write as _;
 
+use chrono::TimeDelta;
+
+/// How old may be what the servers of a history remember: their `maintenance_manager.view.max_staleness`.
+pub const OLDEST: TimeDelta = TimeDelta::seconds(2);
+
 /// Says something to whoever watches a long test.
 ///
 /// # Panics

@@ -41,6 +41,34 @@ fn a_window_that_was_told_is_met_from_one_instant_to_the_next() {
     }
 }
 
+/// Five minutes for a clock that is ahead, and five in which the agent asks again.
+#[test]
+fn an_agent_may_begin_by_itself_from_ten_minutes_before_a_window_on() {
+    let mut node = Node::packages(&[window(1, 2), window(4, 5)]);
+    node.poll(NOON);
+    let from = |node: &Node, late| {
+        let from = may_begin_from(&node.wanted, &node.delivered, NOON + minutes(late));
+        from.map(|from| (from - NOON).num_minutes())
+    };
+    for (late, expected) in [
+        (0, Some(50)),
+        (50, Some(50)),
+        (90, Some(90)),
+        (179, Some(179)),
+        (180, Some(230)),
+        (299, Some(299)),
+        (300, None),
+    ] {
+        assert_eq!(from(&node, late), expected, "after {late} minutes");
+    }
+    // What was told counts as long as nothing else is.
+    node.wanted.windows = Windows::default();
+    assert_eq!(from(&node, 0), Some(50));
+    assert_eq!(from(&node, 180), None);
+    let repeated = with_schedules(Node::packages(&[]));
+    assert!(from(&repeated, 0).is_some(), "it has windows as well");
+}
+
 /// At that very instant the agent would still begin in it, and a moment later not any more.
 #[test]
 fn a_window_is_worth_it_for_ten_minutes_and_no_less() {
@@ -143,10 +171,21 @@ proptest! {
         prop_assert_eq!(&answer.delivered, &node.delivered, "there is nothing to write");
         let until = node.steady_until(now);
         prop_assert!(until.is_none_or(|until| now < until));
+        let begins = may_begin_from(&node.wanted, &node.delivered, now);
+        prop_assert!(begins.is_none_or(|begins| now <= begins));
+        let spans = answer.repeated.iter().map(|_| answer.delivered.occurrence);
+        for (start, _) in spans.chain([answer.single]).flatten() {
+            let soon = (start - minutes(10)).max(now);
+            prop_assert!(begins.is_some_and(|begins| begins <= soon));
+        }
+        let may_begin = begins.is_some_and(|begins| begins <= now);
+        let until = until.into_iter().chain(begins.filter(|_| !may_begin)).min();
         let end = until.unwrap_or(now + hours(400));
         let within = now + (end - now) / 1_000 * share;
         for later in [within, end - TimeDelta::nanoseconds(1)] {
             prop_assert_eq!(&node.ask(later), &answer);
+            let begins = may_begin_from(&node.wanted, &node.delivered, later);
+            prop_assert_eq!(begins.is_some_and(|begins| begins <= later), may_begin);
         }
     }
 

@@ -1,9 +1,11 @@
 //! What nodes of the ancestor's agent were told of windows: they start by themselves, so an answer with a window is
 //! leave.
 
+use chrono::TimeDelta;
 use evenkeel_simulator::truth::{Delivered, EimTruth, Opening, Span};
 
 use super::{Findings, Rule};
+use crate::history::OLDEST;
 use crate::history::book::Book;
 
 /// Every answer with a window was right to have it, and every update began in one, by the node's own clock.
@@ -43,8 +45,27 @@ pub(super) fn windows(findings: &mut Findings<'_>, truth: &EimTruth, book: &Book
     }
 }
 
-/// What is wrong with an answer that carried a window. What was taken back before the node asked must not be in it.
+/// From so long before it opens on, a window is told as it was when the node asked. Before that, what was remembered may be
+/// told (docs/adr/0015).
+const NEAR: TimeDelta = TimeDelta::minutes(10);
+
+/// The stretch of which an answer with a window may tell.
+fn told_of(window: &Opening, (asked, answered): Span) -> Span {
+    let is_near = match window {
+        Opening::Once((start, _)) => *start <= asked + NEAR,
+        Opening::Again(schedule) => {
+            let begun = schedule.begun(asked - schedule.length(), asked + NEAR);
+            begun.is_some()
+        }
+    };
+    let age = if is_near { TimeDelta::zero() } else { OLDEST };
+    (asked - age, answered)
+}
+
+/// What is wrong with an answer that carried a window. What was taken back before that of which it may tell must not be in
+/// it.
 fn fault(told: &Delivered, answer: Span, book: &Book) -> Option<String> {
+    let answer = told_of(&told.window, answer);
     let (is_there, is_cancelled) = match &told.window {
         Opening::Once(window) => {
             let is_ordered = book.ordered(answer, *window);
