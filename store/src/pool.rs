@@ -70,13 +70,13 @@ async fn test_released(connection: &mut PgConnection) -> Result<bool, sqlx::Erro
 }
 
 /// Connections beside those of the store, for what needs settings of its own.
-pub(crate) struct Aside {
+struct Aside {
     /// How many.
-    pub(crate) connections: u32,
+    connections: u32,
     /// How long to wait for one.
-    pub(crate) patience: Duration,
+    patience: Duration,
     /// The settings of each, by name and value.
-    pub(crate) settings: &'static [(&'static str, &'static str)],
+    settings: &'static [(&'static str, &'static str)],
 }
 
 impl Store {
@@ -127,10 +127,7 @@ impl Store {
     }
 
     /// Connects once more, apart from the store's own connections.
-    pub(crate) async fn connect_aside(
-        &self,
-        aside: Aside,
-    ) -> Result<DatabaseConnection, StoreError> {
+    async fn connect_aside(&self, aside: Aside) -> Result<DatabaseConnection, StoreError> {
         let mut connect = ConnectOptions::new(self.url.reveal());
         connect
             .max_connections(aside.connections)
