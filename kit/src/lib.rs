@@ -1,15 +1,17 @@
-//! How a process behaves: lifecycle, telemetry, clock, secrets, error chains.
+//! How a process behaves: lifecycle, telemetry, clock, beat, secrets, error chains.
 //!
 //! Both the server and the agent are built on this crate, so it stays small and knows nothing about either.
 //!
 //! | module | what it is the only door to |
 //! | --- | --- |
+//! | [`beat`] | when loops are due |
 //! | [`clock`] | the current time |
 //! | [`lifecycle`] | starting tasks and ending the process |
 //! | [`telemetry`] | the log |
 //! | [`secret`] | values that must not be shown |
 //! | [`mod@chain`] | printing an error with its causes |
 
+pub mod beat;
 pub mod chain;
 pub mod clock;
 pub mod lifecycle;

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use evenkeel_kit::beat;
 use metrics::{Counter, Gauge};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
-use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::metadata::MetadataValue;
@@ -326,15 +326,16 @@ impl Load {
 
     /// Looks at the pressure until it is asked to stop.
     pub async fn watch(self: Arc<Self>, stopping: CancellationToken) {
-        let mut looks = tokio::time::interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut looked: u32 = 0;
+        let mut looks = beat::ticks(LOOK);
+        let (mut looked, mut last) = (0_u32, tokio::time::Instant::now());
         loop {
             let due = tokio::select! {
                 () = stopping.cancelled() => return,
                 due = looks.tick() => due,
             };
-            self.look(due.elapsed());
+            let now = tokio::time::Instant::now();
+            self.look(now - due, now - last);
+            last = now;
             looked = looked.wrapping_add(1);
             if looked.is_multiple_of(LOOKS_A_MINUTE) {
                 let minute = self.this_minute.swap(0, Ordering::Relaxed);
@@ -343,10 +344,10 @@ impl Load {
         }
     }
 
-    /// Takes into account how late this look is, and how many calls are under way.
-    fn look(&self, late: Duration) {
+    /// Takes into account how late this look is, and how many calls are under way, and had their turn since the last one.
+    fn look(&self, late: Duration, since: Duration) {
         let turns = self.turns.swap(0, Ordering::Relaxed);
-        self.line.look(turns, LOOK + late);
+        self.line.look(turns, since);
         let calls = self.settings.calls;
         let full = [CallKind::Quiet, CallKind::Eim].map(|kind| {
             let (there, most) = self.room_at_database(kind);

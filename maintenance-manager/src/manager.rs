@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_auth::Authority;
 use evenkeel_domain::Time;
+use evenkeel_kit::beat;
 use evenkeel_kit::clock::Clock;
 use evenkeel_kit::lifecycle::Lifecycle;
 use evenkeel_proto::agent::agent_service_server::AgentServiceServer;
@@ -12,7 +13,6 @@ use evenkeel_proto::hostmgr::hostmgr_server::HostmgrServer;
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrServiceServer;
 use evenkeel_store::Store;
 use tokio::sync::Semaphore;
-use tokio::time::MissedTickBehavior;
 use tonic::Status;
 use tonic::service::{LayerExt, Routes};
 use tower::util::MapResponseLayer;
@@ -193,8 +193,7 @@ impl MaintenanceManager {
         let shares = shares.unwrap_or(usize::MAX);
         let (manager, stopping) = (self.clone(), life.stopping());
         life.spawn("rechecks", async move {
-            let mut looks = tokio::time::interval(every);
-            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut looks = beat::ticks(every);
             loop {
                 tokio::select! {
                     () = stopping.cancelled() => return Ok(()),

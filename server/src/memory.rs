@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use evenkeel_kit::Lifecycle;
+use evenkeel_kit::{Lifecycle, beat};
 use evenkeel_maintenance_manager::Memory;
-use tokio::time::MissedTickBehavior;
 
 /// How often it is looked how much memory is held.
 const LOOK: Duration = Duration::from_millis(500);
@@ -30,8 +29,7 @@ pub(crate) fn watch(limit: u64, memory: Memory, life: &Lifecycle) {
     }
     let stopping = life.stopping();
     life.spawn("memory", async move {
-        let mut looks = tokio::time::interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut looks = beat::ticks(LOOK);
         loop {
             tokio::select! {
                 () = stopping.cancelled() => return Ok(()),

@@ -75,7 +75,7 @@ fn without_a_limit_everybody_is_let_in() {
 fn a_process_that_was_only_late_refuses_nobody() {
     let load = Arc::new(Load::new(settings(100, 120)));
     for _ in 0..10 {
-        load.look(Duration::from_secs(5));
+        load.look(Duration::from_secs(5), LOOK);
     }
     assert!(load.pressure() >= 1.0);
     let asking = fill(&load, CallKind::Quiet);
@@ -201,11 +201,11 @@ fn nodes_come_less_often_while_the_pressure_lasts_and_as_often_as_before_afterwa
     let base = Duration::from_secs(20);
     assert_eq!(load.interval(base), base);
     for _ in 0..20 {
-        load.look(Duration::from_secs(1));
+        load.look(Duration::from_secs(1), LOOK);
     }
     assert_eq!(load.interval(base), Duration::from_mins(5));
     for _ in 0..60 {
-        load.look(Duration::ZERO);
+        load.look(Duration::ZERO, LOOK);
     }
     assert_eq!(load.interval(base), base);
 }
@@ -215,7 +215,7 @@ fn an_interval_that_is_longer_than_the_longest_stays_as_it_is() {
     let load = Load::new(LoadSettings::default());
     for base in [Duration::from_mins(10), Duration::MAX, Duration::ZERO] {
         assert_eq!(load.interval(base), base);
-        load.look(Duration::from_mins(1));
+        load.look(Duration::from_mins(1), LOOK);
         assert_eq!(load.interval(base), base);
     }
 }
@@ -244,7 +244,7 @@ fn those_who_ask_the_database_leave_room_for_those_answered_from_memory() {
     assert!(busy.again <= SOON * 3 / 2, "{busy:?}");
     let told = ask(CallKind::News).expect("reports are no questions");
     for _ in 0..20 {
-        load.look(Duration::ZERO);
+        load.look(Duration::ZERO, LOOK);
     }
     assert!(load.pressure() > TOO_MUCH, "all that may be are there");
     drop((asking, told));
@@ -268,7 +268,7 @@ fn those_who_would_be_back_at_once_do_not_wait_behind_a_crowd_nor_before_it() {
     drop(crowd);
     assert!(ask(CallKind::Quiet).is_ok(), "and no more");
     for _ in 0..20 {
-        load.look(Duration::ZERO);
+        load.look(Duration::ZERO, LOOK);
     }
     assert!(load.pressure() > TOO_MUCH, "all of theirs are there");
     drop(eim);
@@ -296,7 +296,7 @@ fn who_tells_something_comes_back_sooner_than_a_crowd_that_asks() {
         assert!(load.enter(CallKind::Quiet).is_err());
     }
     for _ in 0..30 {
-        load.look(Duration::from_secs(1));
+        load.look(Duration::from_secs(1), LOOK);
     }
     let asks = load.enter(CallKind::Quiet).unwrap_err();
     let tells = load.enter(CallKind::News).unwrap_err();

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use evenkeel_kit::beat;
 use evenkeel_kit::chain::chain;
 use evenkeel_store::Store;
 use evenkeel_store::log::{self, Break, Hints, LogError, Reader, Tail};
@@ -174,7 +175,7 @@ impl Follower {
             tokio::select! {
                 () = reached.asked() => {}
                 () = hinted.notified() => {}
-                () = tokio::time::sleep(EVERY) => {}
+                () = tokio::time::sleep_until(beat::next(EVERY)) => {}
             }
         }
         tokio::time::sleep_until(next).await;
@@ -184,7 +185,7 @@ impl Follower {
     async fn tell_on(&self) -> Infallible {
         loop {
             self.tell();
-            tokio::time::sleep(EVERY).await;
+            tokio::time::sleep_until(beat::next(EVERY)).await;
         }
     }
 
