@@ -56,8 +56,12 @@ impl MaintmgrService for MaintenanceManager {
             ),
             Err(refused) => (Err(refused), None),
         };
-        let outcome = status::outcome(&answer);
-        metrics::counter!("evenkeel_eim_polls_total", "outcome" => outcome).increment(1);
+        if answer.is_ok() {
+            self.desk.polls(Door::Eim).ok.increment(1);
+        } else {
+            let outcome = status::outcome(&answer);
+            metrics::counter!("evenkeel_eim_polls_total", "outcome" => outcome).increment(1);
+        }
         self.note_ancestor((peer, ancestor.as_ref()), "PlatformUpdateStatus", &answer);
         answer.map(Response::new)
     }

@@ -36,10 +36,12 @@ pub struct Polls {
     pub held: Counter,
     /// Not at all.
     pub refused: Counter,
+    /// As calls that went well. To look a counter up costs a poll more than to count.
+    pub ok: Counter,
 }
 
 impl Polls {
-    fn at(door: &'static str) -> Self {
+    fn at(door: &'static str, ok: Counter) -> Self {
         let kind =
             |kind: &'static str| counter!("evenkeel_polls_total", "door" => door, "kind" => kind);
         Self {
@@ -48,6 +50,7 @@ impl Polls {
             news: kind("news"),
             held: kind("held"),
             refused: kind("refused"),
+            ok,
         }
     }
 }
@@ -86,8 +89,14 @@ pub struct Meters {
 impl Meters {
     pub fn new() -> Self {
         Self {
-            own: Polls::at("own"),
-            eim: Polls::at("eim"),
+            own: Polls::at(
+                "own",
+                counter!("evenkeel_agent_calls_total", "call" => "poll", "outcome" => "ok"),
+            ),
+            eim: Polls::at(
+                "eim",
+                counter!("evenkeel_eim_polls_total", "outcome" => "ok"),
+            ),
             waiting: Length(gauge!("evenkeel_desk_waiting")),
             batch: histogram!("evenkeel_desk_batch"),
             seconds: histogram!("evenkeel_desk_seconds"),
