@@ -1,7 +1,7 @@
 //! Counts requests and calls. A label never holds an id or anything else that a peer chooses.
 
-use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+mod calls;
+
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -10,11 +10,12 @@ use axum::extract::{MatchedPath, Request};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use evenkeel_kit::Lifecycle;
-use metrics::{Counter, Histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::time::MissedTickBehavior;
 
 use crate::memory;
+
+pub(crate) use calls::CallsLayer;
 
 const SECONDS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
@@ -272,97 +273,6 @@ fn known_method(method: &str) -> &'static str {
         .unwrap_or("other")
 }
 
-/// Counts the calls to a gRPC router by method.
-pub(crate) fn grpc(router: Router) -> Router {
-    let methods = Arc::new(Methods::default());
-    router.layer(middleware::from_fn(move |request: Request, next: Next| {
-        let methods = Arc::clone(&methods);
-        async move { count_grpc(&methods, request, next).await }
-    }))
-}
-
-async fn count_grpc(methods: &Methods, request: Request, next: Next) -> Response {
-    let begun = Instant::now();
-    let path = request.uri().clone();
-    let response = next.run(request).await;
-    // An error is told in the head; in the tail there is nothing but success.
-    let code = response
-        .headers()
-        .get("grpc-status")
-        .and_then(|code| code.to_str().ok());
-    let code = code.and_then(|code| code.parse::<u8>().ok()).unwrap_or(0);
-    methods.of(path.path(), code).count(code, begun);
-    response
-}
-
-const UNIMPLEMENTED: u8 = 12;
-const UNAVAILABLE: u8 = 14;
-
-/// The methods that were called. There are few: whoever calls what is not there chose the name.
-#[derive(Debug)]
-struct Methods {
-    known: RwLock<HashMap<String, Arc<Method>>>,
-    none: Arc<Method>,
-}
-
-/// What is counted of a method. The handles of what happens with each call are made once.
-#[derive(Debug)]
-struct Method {
-    name: String,
-    ok: Counter,
-    seconds: Histogram,
-}
-
-impl Default for Methods {
-    fn default() -> Self {
-        Self {
-            known: RwLock::default(),
-            none: Arc::new(Method::new("none")),
-        }
-    }
-}
-
-impl Methods {
-    /// The method with this path, which was answered with this code. Until it was answered with another one than what is
-    /// not there, or is refused unread, may have as well, it is none.
-    fn of(&self, path: &str, code: u8) -> Arc<Method> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(method) = known.get(path) {
-            return Arc::clone(method);
-        }
-        drop(known);
-        if matches!(code, UNIMPLEMENTED | UNAVAILABLE) {
-            return Arc::clone(&self.none);
-        }
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        let method = known.entry(path.to_owned());
-        Arc::clone(method.or_insert_with(|| Arc::new(Method::new(path))))
-    }
-}
-
-impl Method {
-    fn new(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            ok: calls(name, 0),
-            seconds: metrics::histogram!("evenkeel_grpc_call_seconds", "method" => name.to_owned()),
-        }
-    }
-
-    fn count(&self, code: u8, begun: Instant) {
-        match code {
-            0 => self.ok.increment(1),
-            _ => calls(&self.name, code).increment(1),
-        }
-        self.seconds.record(begun.elapsed().as_secs_f64());
-    }
-}
-
-fn calls(method: &str, code: u8) -> Counter {
-    let labels = [("method", method.to_owned()), ("code", code.to_string())];
-    metrics::counter!("evenkeel_grpc_calls_total", &labels)
-}
-
 /// Looks at what the kernel says about this process.
 pub(crate) fn look_at_process() {
     let read =
@@ -413,21 +323,5 @@ mod tests {
         let grown = after.saturating_sub(before) >> 20;
         assert!(grown < 64, "{grown} MiB");
         life.stop();
-    }
-
-    #[test]
-    fn what_a_peer_calls_that_is_not_there_gets_no_label_of_its_own() {
-        let methods = Methods::default();
-        let name = |path: &str, code: u8| methods.of(path, code).name.clone();
-        assert_eq!(name("/a.Service/Made_up", UNIMPLEMENTED), "none");
-        assert_eq!(
-            name("/a.Service/Made_up", UNAVAILABLE),
-            "none",
-            "refused unread"
-        );
-        assert_eq!(name("/a.Service/Poll", UNAVAILABLE), "none", "not yet");
-        assert_eq!(name("/a.Service/Poll", 0), "/a.Service/Poll");
-        assert_eq!(name("/a.Service/Poll", UNAVAILABLE), "/a.Service/Poll");
-        assert_eq!(methods.known.read().unwrap().len(), 1);
     }
 }

@@ -166,7 +166,7 @@ impl Listeners {
                 config.maintenance_manager,
             );
             manager.start_loops(life);
-            let routes = observe::grpc(manager.services().into_axum_router()).into();
+            let routes = manager.services();
             let (south, short) = (&config.southbound, manager.memory());
             memory::watch(south.memory_limit, short.clone(), life);
             southbound::serve(listener, routes, (house, short), south, life)?;

@@ -30,6 +30,7 @@ use tower::util::MapRequestLayer;
 use crate::config::Southbound;
 use crate::house::House;
 use crate::listen::{Connection, Listener, Place};
+use crate::observe::CallsLayer;
 
 use share::{Share, Shares};
 
@@ -76,6 +77,7 @@ pub(crate) fn serve(
         .initial_stream_window_size(STREAM_WINDOW)
         .http2_max_header_list_size(MAX_HEAD)
         .http2_max_pending_accept_reset_streams(Some(64))
+        .layer(CallsLayer::default())
         .layer(MapRequestLayer::new(introduce))
         .add_routes(routes);
     life.spawn("southbound", async move {
