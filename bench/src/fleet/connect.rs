@@ -21,8 +21,9 @@ use tonic::transport::{Channel, Endpoint, Uri};
 /// How long a connection may take to come about.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// How many connections have one address of this machine: it has 28,000 ports for them.
-const EACH_ADDRESS: u32 = 20_000;
+/// How many connections to the servers have one address of this machine, and as many to the echo: it has 28,000 ports for
+/// them.
+const EACH_ADDRESS: u32 = 14_000;
 
 /// Opens connections to a server.
 #[derive(Clone, Debug)]

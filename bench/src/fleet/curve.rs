@@ -12,7 +12,7 @@ use crate::report::{millis, remark, tidy};
 use crate::station::Station;
 
 /// How many seconds before a restart belong to its curve.
-const BEFORE: u32 = 5;
+pub const BEFORE: u32 = 5;
 
 /// How long it is waited for that all polls succeed again, besides some intervals.
 const PATIENCE: Duration = Duration::from_mins(3);

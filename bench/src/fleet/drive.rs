@@ -1,7 +1,5 @@
 //! A process that drives nodes: one thread, one heap of what is due, and as many calls under way as there must be.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +11,7 @@ use evenkeel_simulator::line::Faults;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::Instant;
 
+use super::calendar::Calendar;
 use super::call::{Came, Errand, Fate, Passage, Way};
 use super::connect::Dialer;
 use super::faults::Returners;
@@ -103,8 +102,8 @@ struct Driver {
     cards: Vec<Card>,
     nodes: Vec<Node>,
     lines: Lines,
-    /// When which node calls next; those that are calling are not in it.
-    due: BinaryHeap<Reverse<(Instant, usize)>>,
+    /// When which node calls next.
+    due: Calendar,
     calls: JoinSet<Done>,
     /// What each node is about.
     calling: Vec<Option<Calling>>,
@@ -146,7 +145,7 @@ impl Driver {
             lines: Lines::new(dialer, &plan, cards.len()),
             calling: cards.iter().map(|_| None).collect(),
             cards,
-            due: BinaryHeap::new(),
+            due: Calendar::default(),
             calls: JoinSet::new(),
             held: 0,
             passage: None,
@@ -162,9 +161,8 @@ impl Driver {
 
     /// When something is to be done at the latest.
     fn wakes_at(&self) -> Instant {
-        let due = self.due.peek().map(|Reverse((at, _))| *at);
         let tells = self.begun.map(|_| self.tells_at());
-        let soonest = due.into_iter().chain(tells).min();
+        let soonest = self.due.next().into_iter().chain(tells).min();
         soonest.unwrap_or_else(|| Instant::now() + Duration::from_secs(1))
     }
 
@@ -182,6 +180,11 @@ impl Driver {
             Order::Quiet => {
                 self.pace.hold = 0;
                 self.pace.news = 0;
+            }
+            Order::Pause => self.due.pause(Instant::now()),
+            Order::Resume => {
+                let by = self.due.resume(Instant::now());
+                self.nodes.iter_mut().for_each(|node| node.postpone(by));
             }
             Order::Watch { since } => {
                 let is_own = |card: &Card| card.uuid.is_none();
@@ -243,8 +246,7 @@ impl Driver {
             self.held -= u32::from(calling.is_held);
         }
         let returners = &self.returners;
-        self.due
-            .retain(|Reverse((_, place))| !returners.is_away(*place));
+        self.due.retain(|place| !returners.is_away(place));
     }
 
     fn come_back(&mut self, at: Instant) {
@@ -255,7 +257,7 @@ impl Driver {
             let micros = u64::try_from(BACK_WITHIN.as_micros()).unwrap_or(0);
             let wait = Duration::from_micros(self.chance.between(0, micros));
             node.begin(at + wait);
-            self.due.push(Reverse((node.planned, place)));
+            self.due.push(node.planned, place);
         }
     }
 
@@ -265,7 +267,7 @@ impl Driver {
         for (place, node) in self.nodes.iter_mut().enumerate() {
             let micros = self.chance.between(0, within.saturating_mul(1_000));
             node.begin(at + Duration::from_micros(micros));
-            self.due.push(Reverse((node.planned, place)));
+            self.due.push(node.planned, place);
         }
     }
 
@@ -290,11 +292,7 @@ impl Driver {
     /// Lets those call whose time has come.
     fn send_due(&mut self) {
         let now = Instant::now();
-        while let Some(Reverse((at, place))) = self.due.peek().copied() {
-            if now < at {
-                return;
-            }
-            self.due.pop();
+        while let Some(place) = self.due.pop(now) {
             self.send(place, now);
         }
     }
@@ -305,7 +303,7 @@ impl Driver {
             return;
         };
         let Some(way) = way else {
-            self.due.push(Reverse((now + GRAIN, place)));
+            self.due.push(now + GRAIN, place);
             return;
         };
         let ask = node.ask(&self.pace, &mut self.chance);
@@ -443,7 +441,7 @@ impl Driver {
         };
         let changed = node.hear(heard, ended, &self.pace, &mut self.chance);
         if !self.returners.is_away(place) {
-            self.due.push(Reverse((node.planned, place)));
+            self.due.push(node.planned, place);
         }
         let Some(watch) = self.watch.as_mut().filter(|_| changed) else {
             return;

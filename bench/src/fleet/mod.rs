@@ -4,7 +4,9 @@
 //! The server, Postgres and the drivers are processes of their own, so that what each costs is counted apart. A latency
 //! counts from the instant at which the call was planned.
 
+mod calendar;
 mod call;
+mod compare;
 mod connect;
 mod curve;
 pub mod drive;
@@ -29,11 +31,10 @@ use std::time::Duration;
 use anyhow::ensure;
 use evenkeel_auth::CertificateAuthority;
 
-use crate::children::Measured;
-use crate::echo::{self, Answers};
-use crate::measure::{Meter, as_f64};
-use crate::report::{EchoFigures, each, millis, remark, tidy};
+use crate::echo::Answers;
+use crate::report::{millis, remark, tidy};
 use crate::station::Station;
+use compare::{Echo, turns};
 use drivers::{Drivers, Share, Slice};
 use faults::FaultArgs;
 use plan::{Order, Plan};
@@ -54,9 +55,6 @@ const FIRST_CALL: Duration = Duration::from_micros(500);
 /// The times of last contact are written by then.
 const CONTACTS_WITHIN: Duration = Duration::from_secs(35);
 
-/// The longest that is measured for the comparison with the echo.
-const LONGEST_ECHO: Duration = Duration::from_secs(30);
-
 /// How the fleet is.
 #[derive(Debug, clap::Args)]
 #[expect(
@@ -73,7 +71,8 @@ pub struct Args {
     /// How long a node waits between two calls: ours within a tenth more or less, the ancestor's exactly.
     #[arg(long, default_value = "20s", value_parser = humantime::parse_duration)]
     interval: Duration,
-    /// How long is measured, in whole seconds, once every node has called and has its connection.
+    /// How long is measured, in whole seconds, once every node has called and has its connection. The comparison with the
+    /// echo has turns of five seconds each, as many as fit into that, from one to six.
     #[arg(long = "for", default_value = "60s", value_parser = humantime::parse_duration)]
     length: Duration,
     /// Over TLS. The server's door for nodes has nothing else, so this is so in any case.
@@ -219,7 +218,7 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     bench.suffer().await?;
     bench.compare().await?;
     bench.disturb().await?;
-    let report = bench.finish().await?;
+    let report = bench.finish().await;
     report.print(args.json, args.restart)?;
     Ok(if report.is_bad() {
         ExitCode::FAILURE
@@ -321,9 +320,6 @@ impl<'a> Bench<'a> {
         let held = after.value("evenkeel_held_polls", "");
         self.report.held = held.map_or(u64::from(self.drivers.held()), whole);
         self.report.curve = curve::curve(&self.drivers, slice.seconds.clone(), slice.seconds.start);
-        if self.args.has_echo() && self.args.news_per_mille() == 0 {
-            self.report.cpu_us_per_quiet_poll_server = Some(self.report.cpu_us_per_poll_server);
-        }
         Ok(())
     }
 
@@ -357,17 +353,40 @@ impl<'a> Bench<'a> {
         report.bytes_per_node = each.map(|(bytes, nodes)| tidy(bytes / nodes));
     }
 
-    /// What a poll without news costs, for the comparison with the echo.
+    /// What a poll without news costs beside a bare echo with the same nodes and messages.
     async fn compare(&mut self) -> anyhow::Result<()> {
-        if !self.args.has_echo() || self.report.cpu_us_per_quiet_poll_server.is_some() {
+        let args = self.args;
+        if !args.has_echo() {
             return Ok(());
         }
-        remark("measuring without news");
-        self.drivers.order(&Order::Quiet).await?;
-        self.drivers.listen(self.args.round()).await?;
-        let slice = self.slice(self.args.length.min(LONGEST_ECHO)).await?;
-        let polls = usize::try_from(slice.all.calls.ok.max(1))?;
-        self.report.cpu_us_per_quiet_poll_server = Some(each(slice.spent(0), polls));
+        if 0 < args.news_per_mille() {
+            remark("the last news");
+            self.drivers.order(&Order::Quiet).await?;
+            self.drivers.listen(args.round()).await?;
+        }
+        let from = self.drivers.present();
+        self.drivers.order(&Order::Pause).await?;
+        remark("every node calls the echo");
+        let (ca, files) = (self.station.authority()?, &self.files);
+        let plans = |addresses: &[&str]| args.plans(addresses, &ca, (files, 0));
+        let echo = Echo::start(&self.station, (&ca, &self.answers), args.servers, plans);
+        let mut echo = echo.await?;
+        echo.warm_up(args.interval, args.round()).await?;
+        remark("measuring without news, and the echo, by turns");
+        let turns = turns(args.length);
+        let compared = echo.compare(&self.station, &mut self.drivers, turns);
+        let compared = compared.await?;
+        self.drivers.order(&Order::Resume).await?;
+        // All is as it was before when something else is done to the servers.
+        let settled = Duration::from_secs((curve::BEFORE + 1).into());
+        self.drivers.listen(settled).await?;
+        let all = self.drivers.sum(from..self.drivers.present()).calls;
+        self.report.errors += all.failed;
+        self.report.refused += all.refused;
+        let cost = compared.echo.cpu_us_per_poll_server.max(1e-9);
+        self.report.cpu_us_per_quiet_poll_server = Some(compared.quiet);
+        self.report.cpu_of_echo_ratio = Some(tidy(compared.quiet / cost));
+        self.report.echo = Some(compared.echo);
         Ok(())
     }
 
@@ -401,67 +420,12 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Stops everything, and lets the same nodes call the echo.
-    async fn finish(self) -> anyhow::Result<Report> {
-        let Self {
-            args,
-            station,
-            files,
-            answers,
-            drivers,
-            mut report,
-            ..
-        } = self;
-        drop(drivers);
-        let ca = station.authority()?;
-        let folder = station.stop().await;
-        if args.has_echo() {
-            remark("measuring the echo");
-            let echo = echoed(args, folder.path(), &ca, (&files, &answers)).await?;
-            let quiet = report.cpu_us_per_quiet_poll_server;
-            let cost = echo.cpu_us_per_poll_server.max(1e-9);
-            report.cpu_of_echo_ratio = quiet.map(|quiet| tidy(quiet / cost));
-            report.echo = Some(echo);
-        }
-        Ok(report)
+    /// Stops everything.
+    async fn finish(self) -> Report {
+        drop(self.drivers);
+        self.station.stop().await;
+        self.report
     }
-}
-
-/// The same nodes over as many connections, answered by a bare echo.
-async fn echoed(
-    args: &Args,
-    folder: &Path,
-    ca: &CertificateAuthority,
-    (files, answers): (&[PathBuf], &Answers),
-) -> anyhow::Result<EchoFigures> {
-    let (mut echoes, mut addresses) = (Vec::new(), Vec::new());
-    for number in 0..args.servers {
-        let (echo, address) = echo::start(folder, number, ca, answers).await?;
-        echoes.push(echo);
-        addresses.push(address);
-    }
-    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
-    let plans = args.plans(&addresses, ca, (files, 0))?;
-    let mut drivers = Drivers::start(&plans).await?;
-    drivers.keep().await?;
-    drivers.begin(args.interval).await?;
-    drivers.listen(args.round()).await?;
-    let meter = || Meter::start(echoes.iter().map(Measured::pid).collect());
-    let begin = || vec![meter()];
-    let slice = drivers
-        .measure(args.length.min(LONGEST_ECHO), begin)
-        .await?;
-    let calls = &slice.all.calls;
-    let polls = usize::try_from(calls.ok.max(1))?;
-    let latency = |share| calls.latencies.percentile(share).map_or(0.0, millis);
-    Ok(EchoFigures {
-        polls_per_second: tidy(as_f64(calls.ok) / slice.length()),
-        p50_ms: latency(0.5),
-        p99_ms: latency(0.99),
-        errors: calls.failed + calls.refused,
-        cpu_us_per_poll_server: each(slice.spent(0), polls),
-        rss_mib_server: tidy(meter().rss_mib()),
-    })
 }
 
 /// The share of the polls between two looks that were answered from memory.

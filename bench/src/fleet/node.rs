@@ -189,6 +189,14 @@ impl Node {
         }
     }
 
+    /// Means to do all of it later by so much.
+    pub fn postpone(&mut self, by: Duration) {
+        self.planned += by;
+        if let Speaks::Eim(eim) = &mut self.speaks {
+            eim.tick += by;
+        }
+    }
+
     /// What it says now.
     pub fn ask(&mut self, pace: &Pace, chance: &mut Chance) -> Ask {
         // What is said once more is not new once more.

@@ -52,6 +52,10 @@ pub enum Order {
     },
     /// No news any more, and nobody is held.
     Quiet,
+    /// Nobody calls any more.
+    Pause,
+    /// All go on as if no time had passed since they paused.
+    Resume,
     /// Note when each node of ours has another decision than it had at an instant.
     Watch {
         /// That instant, in milliseconds since 1970.

@@ -115,6 +115,17 @@ fn the_ancestors_agent_tries_four_times_and_then_waits_for_its_next_tick() {
 }
 
 #[test]
+fn who_is_postponed_misses_no_tick() {
+    let now = Instant::now();
+    let (mut node, mut chance) = (Node::eim("0000", now), Chance::new(1, 1));
+    node.postpone(Duration::from_secs(95));
+    let called = now + Duration::from_secs(95);
+    assert_eq!(node.planned, called);
+    node.hear(&Heard::Eim, at(called), &PACE, &mut chance);
+    assert_eq!(node.planned - called, PACE.interval);
+}
+
+#[test]
 fn what_was_missed_is_left_out() {
     let (planned, interval) = (Instant::now(), Duration::from_secs(20));
     let after = |seconds| {
