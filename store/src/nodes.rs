@@ -14,9 +14,10 @@ use evenkeel_domain::id::{InstanceId, OsId};
 use evenkeel_domain::instance::InstanceState;
 use evenkeel_domain::run::UpdateRun;
 use evenkeel_domain::status::{Indication, Status};
-use sea_orm::sea_query::Expr;
+use sea_orm::sea_query::{CommonTableExpression, Expr};
 use sea_orm::{
-    ActiveModelTrait, ColumnTrait, EntityTrait, IntoActiveModel, QueryFilter, QuerySelect,
+    ActiveModelTrait, ColumnTrait, ConnectionTrait, EntityTrait, IntoActiveModel, NotSet,
+    QueryFilter, QuerySelect, QueryTrait,
 };
 use serde_json::Value;
 
@@ -178,24 +179,34 @@ pub async fn find(tx: &Tx, instance: InstanceId) -> Result<NodeState, StoreError
 /// Keeps what is now known of a node whose row this transaction has locked.
 ///
 /// # Errors
-/// The database cannot be reached.
+/// The database cannot be reached, or the row is not there.
 pub async fn save(tx: &Tx, state: &NodeState) -> Result<(), StoreError> {
-    into_row(tx, state)?
-        .into_active_model()
-        .reset_all()
-        .update(tx.conn())
-        .await?;
+    let mut row = into_row(tx, state)?.into_active_model().reset_all();
+    row.tenant_id = NotSet;
+    row.instance_id = NotSet;
+    let instance = state.instance.bits().cast_signed();
+    let node = tx.change::<Entity>().set(row);
+    let mut node = node.filter(Column::InstanceId.eq(instance)).into_query();
     if state.provisioned {
-        // What was invalidated stays so, whatever its node says.
+        // In the same statement: this is done with all that a node says. What was invalidated stays so.
         let running = InstanceState::Running.name();
-        tx.change::<instance::Entity>()
+        let new = tx
+            .change::<instance::Entity>()
             .col_expr(instance::Column::CurrentState, Expr::value(running))
-            .filter(instance::Column::Id.eq(state.instance.bits().cast_signed()))
-            .filter(instance::Column::CurrentState.eq(InstanceState::Unspecified.name()))
-            .exec(tx.conn())
-            .await?;
+            .filter(instance::Column::Id.eq(instance))
+            .filter(instance::Column::CurrentState.eq(InstanceState::Unspecified.name()));
+        let new = CommonTableExpression::new()
+            .table_name("running")
+            .query(new.into_query())
+            .to_owned();
+        node.with_cte(new);
     }
-    Ok(())
+    match tx.conn().execute(&node).await?.rows_affected() {
+        1 => Ok(()),
+        _ => Err(StoreError::NotFound {
+            what: instance::Entity::WHAT,
+        }),
+    }
 }
 
 impl NodeState {

@@ -169,8 +169,15 @@ async fn open(
 ) -> Result<UpdateRun, StoreError> {
     let Together { first, now, .. } = *events;
     let state = RunState::on(None, &first.event, now, events.patience)?;
+    // What is over at once may be the news of another agent than the one that is at work.
+    let is_beside = state.is_final() && find_open(tx, opening.instance).await?.is_some();
+    let start = if is_beside {
+        Start::beside(tx).await?
+    } else {
+        start(tx, opening.instance, now).await?
+    };
     let mut run = UpdateRun {
-        id: RunId::nth(ids::next(tx.conn(), "run_numbers").await?),
+        id: start.run,
         instance: opening.instance,
         name: opening.name,
         description: opening.description,
@@ -187,13 +194,6 @@ async fn open(
         started_at: now,
     };
     take_evidence(&mut run, first);
-    // What is over at once may be the news of another agent than the one that is at work.
-    let is_beside = run.state.is_final() && find_open(tx, run.instance).await?.is_some();
-    let start = if is_beside {
-        Start::default()
-    } else {
-        start(tx, run.instance, now).await?
-    };
     let start = match (start.scope, opening.follows) {
         (None, Some(before)) => Start {
             scope: go_on(tx, before, run.instance, now).await?,
@@ -217,7 +217,8 @@ async fn open(
         .exec_without_returning(tx.conn())
         .await?;
     history::begin(tx, &run, &steps, now).await?;
-    if run.state.is_final() && !is_beside {
+    // Who began with no slot has at most one whose day of grace is over: it counts no more.
+    if run.state.is_final() && !is_beside && start.scope.is_some() {
         brake::release(tx, run.instance).await?;
     }
     Ok(run)
@@ -254,23 +255,45 @@ async fn go_on(
 }
 
 /// What an instance begins a run with.
-#[derive(Default)]
 struct Start {
+    /// The run.
+    run: RunId,
     /// The assignment that it holds a slot of.
     scope: Option<Scope>,
     /// What is installed.
     packages: Option<Vec<u8>>,
 }
 
-/// Reads what an instance begins a run with. A slot that it holds until an instant is now held until the end of the run.
+impl Start {
+    /// A run that has no part in where the instance stands.
+    async fn beside(tx: &Tx) -> Result<Self, StoreError> {
+        Ok(Self {
+            run: RunId::nth(ids::next(tx.conn(), NUMBERS).await?),
+            scope: None,
+            packages: None,
+        })
+    }
+}
+
+/// The sequence of the numbers of runs.
+const NUMBERS: &str = "run_numbers";
+
+/// Reads what an instance begins a run with, and gives the run its number. A slot that it holds until an instant is now
+/// held until the end of the run.
 async fn start(tx: &Tx, instance: InstanceId, now: Time) -> Result<Start, StoreError> {
     let sql = "WITH held AS (UPDATE brake_slots SET until_at = NULL WHERE tenant_id = $1 AND instance_id = $2 \
                AND (until_at IS NULL OR until_at > $3) RETURNING target_kind, target_id, since_at) \
-               SELECT n.packages_digest, h.target_kind, h.target_id FROM node_states n LEFT JOIN held h ON true \
+               SELECT n.packages_digest, h.target_kind, h.target_id, nextval($4::regclass) \
+               FROM node_states n LEFT JOIN held h ON true \
                WHERE n.tenant_id = $1 AND n.instance_id = $2 ORDER BY h.since_at DESC NULLS LAST LIMIT 1";
     let id = instance.bits().cast_signed();
     let late = now - brake::REVIVED_FOR;
-    let values = [tx.tenant().uuid().into(), id.into(), late.into()];
+    let values = [
+        tx.tenant().uuid().into(),
+        id.into(),
+        late.into(),
+        NUMBERS.into(),
+    ];
     let Some(row) = one(tx.conn(), sql, values).await? else {
         let what = instance::Entity::WHAT;
         return Err(StoreError::NotFound { what });
@@ -285,8 +308,11 @@ async fn start(tx: &Tx, instance: InstanceId, now: Time) -> Result<Start, StoreE
             Some(Scope::from_bits(level, target.cast_unsigned()))
         }
     };
-    let packages = row.try_get_by_index(0)?;
-    Ok(Start { scope, packages })
+    Ok(Start {
+        run: RunId::nth(ids::of(&row, 3)?),
+        scope,
+        packages: row.try_get_by_index(0)?,
+    })
 }
 
 /// What came with an event belongs to the run.

@@ -1,5 +1,6 @@
 //! The brake of assignments: never one too many, whoever asks at the same time.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -17,7 +18,7 @@ use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::decisions::Reading;
 use evenkeel_store::nodes::{self, Machine};
 use evenkeel_store::runs::{self, Opening, Subject};
-use evenkeel_store::testing::{fresh_database, fresh_store};
+use evenkeel_store::testing::{counting, fresh_database, fresh_store};
 use evenkeel_store::{
     Store, StoreError, StoreOptions, Tx, assignments, brake, hosts, instances, schedules,
 };
@@ -350,6 +351,33 @@ async fn a_run_that_is_over_at_once_lets_its_slot_go() {
     tx.commit().await.expect("committed");
     sampled(&store, &fleet, 0, broken(), NOON).await;
     assert_eq!(used(&store, &fleet, NOON).await, (0, 1));
+}
+
+/// What its grace is over of is left to the housekeeping.
+#[tokio::test]
+async fn a_run_that_is_over_at_once_asks_only_for_what_it_holds() {
+    let store = fresh_store().await;
+    let fleet = fleet(&store, 1, (Some(1), Some(9))).await;
+    let (counting, sent) = counting(&store);
+    let statements = async |at: Time| {
+        let before = sent.statements.load(Ordering::Relaxed);
+        sampled(&counting, &fleet, 0, broken(), at).await;
+        sent.statements.load(Ordering::Relaxed) - before
+    };
+    let without = statements(NOON).await;
+    let until = NOON + TimeDelta::hours(1);
+    let tx = store.tenant(fleet.tenant).await.expect("a transaction");
+    brake::hold(&tx, Scope::Project, fleet.nodes[0].1.id, Some(until), NOON)
+        .await
+        .expect("held");
+    tx.commit().await.expect("committed");
+    let late = until + TimeDelta::hours(25);
+    assert_eq!(statements(late).await, without, "its grace is over");
+    assert_eq!(used(&store, &fleet, late).await.0, 0);
+    assert_eq!(statements(NOON).await, without + 1, "it is let go");
+    let tx = store.fleet().await.expect("a transaction");
+    let cleaned = brake::clean(&tx, late, 100).await.expect("cleaned");
+    assert_eq!(cleaned, 0);
 }
 
 #[tokio::test]

@@ -1,8 +1,10 @@
 //! Instances: what they start with, what of them changes, and how the trust in them ends.
 
+use std::sync::atomic::Ordering;
+
 use chrono::TimeDelta;
 use evenkeel_domain::custom_config::CustomConfigSpec;
-use evenkeel_domain::id::{CustomConfigId, LocalAccountId, OsId};
+use evenkeel_domain::id::{CustomConfigId, InstanceId, LocalAccountId, OsId};
 use evenkeel_domain::instance::{
     FailedImage, ImageSlot, Instance, InstanceKind, InstanceState, NewInstance,
 };
@@ -12,7 +14,7 @@ use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
 use evenkeel_store::decisions::Reading;
 use evenkeel_store::instances::InstanceChange;
-use evenkeel_store::testing::fresh_store;
+use evenkeel_store::testing::{counting, fresh_store};
 use evenkeel_store::{
     Conflict, Store, StoreError, contacts, custom_configs, hosts, instances, local_accounts, nodes,
     os_profiles,
@@ -194,6 +196,33 @@ async fn an_entry_of_the_catalogue_changes_its_architecture_labels_and_signature
     assert_eq!((changed.created_at, changed.updated_at), (NOON, later));
     let missing = os_profiles::change(&tx, OsId::nth(4_711), &spec, later).await;
     assert!(matches!(missing, Err(StoreError::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn what_a_node_says_is_kept_in_one_statement() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (host, instance) = node(&store, tenant, 1).await;
+    let (counting, sent) = counting(&store);
+    let tx = counting.tenant(tenant).await.expect("a transaction");
+    let mut node = nodes::lock(&tx, host.id).await.expect("locked");
+    let state = async || {
+        let found = instances::find(&tx, instance.id).await;
+        found.expect("it is there").current
+    };
+    for (provisioned, expected) in [
+        (false, InstanceState::Unspecified),
+        (true, InstanceState::Running),
+    ] {
+        node.provisioned = provisioned;
+        let before = sent.statements.load(Ordering::Relaxed);
+        nodes::save(&tx, &node).await.expect("saved");
+        assert_eq!(sent.statements.load(Ordering::Relaxed), before + 1);
+        assert_eq!(state().await, expected);
+    }
+    node.instance = InstanceId::nth(4_711);
+    let nobody = nodes::save(&tx, &node).await;
+    assert!(matches!(nobody, Err(StoreError::NotFound { .. })));
 }
 
 #[tokio::test]
