@@ -80,6 +80,11 @@ fn a_small_fleet_is_driven_measured_and_told_of() {
     assert!(0.0 < number("polls_per_second"), "{found}");
     assert!(0.0 < number("p50_ms") && number("p50_ms") <= number("p99_9_ms"));
     assert!(0.0 < number("reports_p99_ms"), "{found}");
+    let echo = &found["echo"];
+    assert!(echo["polls_per_second"].as_f64() > Some(0.0), "{echo}");
+    assert_eq!(echo["errors"], 0);
+    assert!(0.0 < number("cpu_us_per_quiet_poll_server"), "{found}");
+    assert!(0.0 < number("cpu_of_echo_ratio"), "{found}");
     assert!(
         found["curve"]
             .as_array()
