@@ -37,6 +37,7 @@ const STEPS: &[Step] = &[
     step!("20261123_000024_os_catalogue"),
     step!("20261124_000025_images_on_the_wire"),
     step!("20261124_000026_lists_by_place"),
+    step!("20261128_000027_runs_by_key"),
 ];
 
 impl MigratorTrait for Migrator {

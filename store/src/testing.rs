@@ -17,7 +17,7 @@ use tokio::sync::OnceCell;
 
 use crate::error::StoreError;
 use crate::pool::{Store, StoreOptions};
-use crate::tx::{Tx, all, begins};
+use crate::tx::{Tx, all, begins, one};
 
 static SERVER: OnceCell<Server> = OnceCell::const_new();
 
@@ -164,6 +164,18 @@ pub async fn reads(tx: &Tx) -> BTreeMap<String, i64> {
         found.insert(table, row.try_get_by_index(1).expect("a number"));
     }
     found
+}
+
+/// How many rows of a table a transaction's connection has looked at, as far as it remembers
+/// (`pg_stat_xact_user_tables`).
+pub async fn looked_at(tx: &Tx, table: &str) -> i64 {
+    let sql = "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables \
+               WHERE relname = $1";
+    let row = one(tx.conn(), sql, [table.into()])
+        .await
+        .expect("the table");
+    let row = row.expect("there is such a table");
+    row.try_get_by_index(0).expect("a number")
 }
 
 /// The tables whose changes are recorded in the change log.

@@ -28,15 +28,28 @@ pub(super) static OWN: LazyLock<String> = LazyLock::new(|| {
          AND i.current_state NOT IN ('untrusted', 'deleted'), true), \
          {}, {} \
          FROM unnest({}) WITH ORDINALITY AS n (instance, place) \
-         LEFT JOIN instances i ON i.tenant_id = $1 AND i.id = n.instance \
-         LEFT JOIN update_orders u ON u.tenant_id = $1 AND u.instance_id = n.instance \
-         LEFT JOIN update_runs r ON r.tenant_id = $1 AND r.instance_id = n.instance AND r.ended_at IS NULL \
+         {} {} {} \
          ORDER BY n.place",
         columns::<update_order::Model>("u"),
         columns::<update_run::Model>("r"),
         ids_in(2),
+        of_node("instances", "id = n.instance", "i"),
+        of_node("update_orders", "instance_id = n.instance", "u"),
+        of_node(
+            "update_runs",
+            "instance_id = n.instance AND ended_at IS NULL",
+            "r"
+        ),
     )
 });
+
+/// Joins what a table has of each node `n`, looked up one by one: of a table that it takes for short, the planner would
+/// read the whole project, for each report (docs/adr/0023). `OFFSET 0` keeps it from doing so.
+fn of_node(table: &str, is: &str, alias: &str) -> String {
+    format!(
+        "LEFT JOIN LATERAL (SELECT * FROM {table} WHERE tenant_id = $1 AND {is} OFFSET 0) {alias} ON true"
+    )
+}
 
 /// What is the own of each of these nodes, in their order. What makes no sense of one says nothing of the others.
 pub(super) async fn own(

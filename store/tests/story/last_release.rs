@@ -20,9 +20,20 @@ use crate::os_inside::{edge, signature, somebody_waits};
 
 /// What the twenty-fifth step says upward and downward.
 fn step() -> [&'static str; 2] {
+    nth_step(25)
+}
+
+fn nth_step(number: usize) -> [&'static str; 2] {
     let steps: Vec<_> = evenkeel_migrations::all_sql().collect();
-    let step = steps.chunks(2).nth(24).expect("the twenty-fifth step");
+    let step = steps.chunks(2).nth(number - 1).expect("such a step");
     [step[0], step[1]]
+}
+
+/// What a step locks.
+fn lock_of(step: &'static str) -> &'static str {
+    let mut lines = step.lines();
+    let lock = lines.find(|line| line.starts_with("LOCK TABLE"));
+    lock.expect("it locks all at once").trim_end_matches(';')
 }
 
 async fn keep(store: &Store, tenant: TenantId, made: &Made) -> Kept {
@@ -250,9 +261,7 @@ async fn the_step_waits_for_who_reads_a_node_then_its_run_and_then_what_is_wante
     let tenant = project(&store, "ours").await;
     let (host, instance) = node(&store, tenant, 1).await;
     for sql in step() {
-        let mut lines = sql.lines();
-        let lock = lines.find(|line| line.starts_with("LOCK TABLE"));
-        let lock = lock.expect("it locks all at once").trim_end_matches(';');
+        let lock = lock_of(sql);
         let tx = store.tenant(tenant).await.expect("a transaction");
         let node = nodes::lock(&tx, host.id).await.expect("locked");
         let read = async {
@@ -264,6 +273,27 @@ async fn the_step_waits_for_who_reads_a_node_then_its_run_and_then_what_is_wante
         };
         join(by_hand(&store, lock), read).await;
     }
+}
+
+/// Nor here: a report looks for its run before it tells what happened in it.
+#[tokio::test]
+async fn the_step_that_makes_the_keys_of_runs_anew_waits_for_reports() {
+    let store = fresh_store().await;
+    let tenant = project(&store, "ours").await;
+    let (host, instance) = node(&store, tenant, 1).await;
+    let [up, _] = nth_step(27);
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    nodes::lock(&tx, host.id).await.expect("locked");
+    let open = runs::find_open(&tx, instance.id).await;
+    assert_eq!(open.expect("looked for"), None);
+    let told = async {
+        somebody_waits(&store).await;
+        let (first, patience) = (numbered(RunEvent::Downloading, 1), Patience::default());
+        let run = runs::advance(&tx, attempt(&instance, 1), &first, &patience, NOON).await;
+        run.expect("nobody is in the way");
+        tx.commit().await.expect("committed");
+    };
+    join(by_hand(&store, lock_of(up)), told).await;
 }
 
 #[tokio::test]
