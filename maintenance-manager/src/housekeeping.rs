@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
+use evenkeel_kit::Calendar;
+use evenkeel_kit::calendar::BadCalendar;
 use evenkeel_kit::clock::Clock;
 use evenkeel_store::{
     Store, StoreError, brake, contents, log, node_tokens, runs, tallies, versions,
 };
-use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
-use tokio_cron_scheduler::{Job, JobScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
 
 use crate::outage::Outage;
@@ -63,7 +63,7 @@ pub struct Swept {
 /// The calendar cannot be kept.
 #[derive(Debug, thiserror::Error)]
 #[error("the calendar in maintenance_manager.housekeeping cannot be kept")]
-pub(crate) struct NoCalendar(#[from] JobSchedulerError);
+pub(crate) struct NoCalendar(#[from] BadCalendar);
 
 impl Housekeeping {
     /// Housekeeping on a store.
@@ -86,28 +86,20 @@ impl Housekeeping {
         self
     }
 
-    /// Makes passes by the calendar until it is asked to stop. The calendar only says when: the work is done here, so
-    /// that a stop waits for it, and what comes while a pass goes on is left out.
+    /// Makes passes by the calendar until it is asked to stop. What comes while a pass goes on is one pass, after it.
     pub(crate) async fn run(self, stopping: CancellationToken) -> Result<(), NoCalendar> {
-        let (strike, mut strikes) = mpsc::channel::<()>(1);
-        let mut calendar = JobScheduler::new().await?;
-        let job = Job::new_async(&self.when, move |_, _| {
-            let strike = strike.clone();
-            // A pass that goes on already is this one as well.
-            Box::pin(async move { strike.try_send(()).unwrap_or_default() })
-        });
-        calendar.add(job?).await?;
-        calendar.start().await?;
+        let calendar: Calendar = self.when.parse()?;
+        let mut calendar = calendar.strikes(Arc::clone(&self.clock));
         let mut minutes = tokio::time::interval(ADDED_UP_EVERY);
         minutes.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                () = stopping.cancelled() => break,
+                () = stopping.cancelled() => return Ok(()),
                 _ = minutes.tick() => {
                     self.outage.note_pass("tallies", &self.add_up().await);
                     continue;
                 }
-                Some(()) = strikes.recv() => {}
+                () = calendar.strike() => {}
             }
             // A failed pass is not a failed process: the next one is the retry.
             let passed = self.pass_until(&stopping).await;
@@ -127,8 +119,6 @@ impl Housekeeping {
                 );
             }
         }
-        calendar.shutdown().await?;
-        Ok(())
     }
 
     /// One pass. Says how much it removed.

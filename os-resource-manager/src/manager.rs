@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_domain::os::catalogue::CycleOutcome;
+use evenkeel_kit::Calendar;
 use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
 use evenkeel_kit::lifecycle::Lifecycle;
 use evenkeel_store::{Store, StoreError, os_catalogue};
-use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
-use tokio_cron_scheduler::{Job, JobScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -45,6 +44,7 @@ pub(crate) struct Engine {
     pub store: Store,
     pub clock: Arc<dyn Clock>,
     pub settings: Settings,
+    calendar: Calendar,
     pub applier: Applier,
     sources: Arc<Sources>,
 }
@@ -69,8 +69,8 @@ impl OsResourceManager {
         settings: Settings,
     ) -> Result<Self, BadSettings> {
         settings.check()?;
-        let (strike, _) = mpsc::channel(1);
-        job(&settings.calendar, strike).map_err(|error| BadSettings::new("calendar", error))?;
+        let calendar = settings.calendar.parse();
+        let calendar = calendar.map_err(|error| BadSettings::new("calendar", error))?;
         let sources = Arc::new(Sources::open(&settings.registries)?);
         let server = settings.wish();
         Ok(Self(Arc::new(Engine {
@@ -83,6 +83,7 @@ impl OsResourceManager {
             store,
             clock,
             settings,
+            calendar,
             sources,
         })))
     }
@@ -108,7 +109,7 @@ impl OsResourceManager {
         });
         let (engine, stopping) = (Arc::clone(&self.0), life.stopping());
         life.spawn("calendar of registries", async move {
-            engine.keep_calendar(stopping).await?;
+            engine.keep_calendar(stopping).await;
             Ok(())
         });
         for name in names {
@@ -157,18 +158,15 @@ impl Engine {
 
     /// Wishes that registries be asked when the calendar says so, until it is asked to stop. A wish that cannot be
     /// written is written later.
-    async fn keep_calendar(&self, stopping: CancellationToken) -> Result<(), JobSchedulerError> {
-        let (strike, mut strikes) = mpsc::channel::<()>(1);
-        let mut calendar = JobScheduler::new().await?;
-        calendar.add(job(&self.settings.calendar, strike)?).await?;
-        calendar.start().await?;
+    async fn keep_calendar(&self, stopping: CancellationToken) {
+        let mut calendar = self.calendar.clone().strikes(Arc::clone(&self.clock));
         let mut telling = Telling::of("calendar of registries");
         let mut ticks = every(EVERY);
         let mut due = self.settings.at_start.then_some(AT_START);
         loop {
             tokio::select! {
-                () = stopping.cancelled() => break,
-                Some(()) = strikes.recv() => due = Some(BY_CALENDAR),
+                () = stopping.cancelled() => return,
+                () = calendar.strike() => due = Some(BY_CALENDAR),
                 _ = ticks.tick(), if due.is_some() => {}
             }
             if let Some(within) = due {
@@ -177,7 +175,6 @@ impl Engine {
                 due = due.filter(|_| struck.is_err());
             }
         }
-        calendar.shutdown().await
     }
 
     /// Wishes that all registries be asked that were not within a time.
@@ -238,15 +235,6 @@ impl Engine {
     }
 }
 
-/// A job that strikes by a calendar. It only says when: who is struck works by itself, and what comes meanwhile is
-/// the same wish.
-fn job(calendar: &str, strike: mpsc::Sender<()>) -> Result<Job, JobSchedulerError> {
-    Job::new_async(calendar, move |_, _| {
-        let strike = strike.clone();
-        Box::pin(async move { strike.try_send(()).unwrap_or_default() })
-    })
-}
-
 fn every(period: Duration) -> tokio::time::Interval {
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -286,13 +274,6 @@ impl Telling {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_calendar_that_cannot_be_kept_is_found_before_anything_starts() {
-        let of = |calendar: &str| job(calendar, mpsc::channel(1).0).is_ok();
-        assert!(of("0 23 */6 * * *"));
-        assert!(!of("every now and then"));
-    }
 
     #[test]
     fn a_pass_that_fails_is_counted_until_it_works_again() {

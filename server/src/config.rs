@@ -53,8 +53,8 @@ impl Default for Config {
             data_dir: PathBuf::from("/var/lib/evenkeel"),
             stop_within: Duration::from_secs(20),
             log: LogConfig {
-                // What Postgres notes on the way of a migration, and the calendar of itself, is for who looks for it.
-                level: "info,sqlx::postgres::notice=warn,tokio_cron_scheduler=warn".to_owned(),
+                // What Postgres notes on the way of a migration is for who looks for it.
+                level: "info,sqlx::postgres::notice=warn".to_owned(),
                 ..LogConfig::default()
             },
             database: Database::default(),

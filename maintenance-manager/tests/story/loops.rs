@@ -232,7 +232,11 @@ async fn the_calendar_strikes_and_a_stop_is_orderly() {
     house.pass(31 * 24 * 60);
     let life = Lifecycle::new();
     house.manager.start_loops(&life);
-    let swept = async { while !house.runs(&node).await.is_empty() {} };
+    let swept = async {
+        while !house.runs(&node).await.is_empty() {
+            house.pass(1);
+        }
+    };
     let within = Duration::from_mins(1);
     tokio::time::timeout(within, swept)
         .await

@@ -1,7 +1,11 @@
 //! Whatever is published, it is a clear entry in the report of the project, and nothing else is disturbed: beside each bad
 //! thing lies a good one, which is taken.
 
+use std::sync::Arc;
+
 use evenkeel_domain::os::catalogue::CycleOutcome;
+use evenkeel_kit::SystemClock;
+use evenkeel_os_resource_manager::{OsResourceManager, Settings};
 use evenkeel_registry::testing::{Fault, PROFILE_FORM, PROFILE_KIND, Way};
 use evenkeel_registry::{Blob, Digest, Layer, Manifest};
 use evenkeel_store::os_inside;
@@ -333,6 +337,18 @@ async fn a_bad_list_beside_a_profile_is_told_and_the_profile_is_taken() {
         .map(|one| (one.packages, one.existing_cves, one.fixed_cves));
     assert!(lists.clone().all(|one| one == (None, None, None)));
     assert_eq!(lists.count(), bad.len());
+}
+
+#[tokio::test]
+async fn a_calendar_that_cannot_be_kept_is_found_before_anything_starts() {
+    let store = evenkeel_store::testing::fresh_store().await;
+    let settings = Settings {
+        calendar: "every now and then".to_owned(),
+        ..Settings::default()
+    };
+    let refused = OsResourceManager::new(store, Arc::new(SystemClock), settings);
+    let refused = refused.expect_err("it is no calendar").to_string();
+    assert!(refused.contains("calendar"), "{refused}");
 }
 
 /// The bytes that hexadecimal digits stand for.
