@@ -20,6 +20,7 @@ use evenkeel_kit::beat;
 use metrics::{Counter, Gauge};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
+use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::metadata::MetadataValue;
@@ -31,7 +32,11 @@ pub use weight::Weight;
 
 /// How often the pressure is looked at. A look that comes later than another one was due is all the pressure there is.
 const LOOK: Duration = Duration::from_millis(250);
-const LOOKS_A_MINUTE: u32 = 240;
+
+/// How often at rest. To wake costs an idle process more than what it does then.
+const LOOK_AT_REST: Duration = Duration::from_secs(1);
+
+const MINUTE: Duration = Duration::from_mins(1);
 
 /// How long those that are held may take to be answered at a stop, and how often it is seen whether they are.
 const LET_GO_WITHIN: Duration = Duration::from_secs(2);
@@ -326,21 +331,32 @@ impl Load {
 
     /// Looks at the pressure until it is asked to stop.
     pub async fn watch(self: Arc<Self>, stopping: CancellationToken) {
-        let mut looks = beat::ticks(LOOK);
-        let (mut looked, mut last) = (0_u32, tokio::time::Instant::now());
+        let mut last = tokio::time::Instant::now();
+        let mut minute = last + MINUTE;
         loop {
-            let due = tokio::select! {
+            let due = beat::next(self.next_look());
+            tokio::select! {
                 () = stopping.cancelled() => return,
-                due = looks.tick() => due,
-            };
+                () = sleep_until(due) => {}
+            }
             let now = tokio::time::Instant::now();
             self.look(now - due, now - last);
             last = now;
-            looked = looked.wrapping_add(1);
-            if looked.is_multiple_of(LOOKS_A_MINUTE) {
-                let minute = self.this_minute.swap(0, Ordering::Relaxed);
-                self.last_minute.store(minute, Ordering::Relaxed);
+            if minute <= now {
+                let quiet = self.this_minute.swap(0, Ordering::Relaxed);
+                self.last_minute.store(quiet, Ordering::Relaxed);
+                minute = now + MINUTE;
             }
+        }
+    }
+
+    /// After what time to look again.
+    fn next_look(&self) -> Duration {
+        let factor = f64::from_bits(self.factor.load(Ordering::Relaxed));
+        if pressure::is_at_rest(self.pressure(), factor) {
+            LOOK_AT_REST
+        } else {
+            LOOK
         }
     }
 

@@ -14,6 +14,9 @@ pub(super) const MOST_STRAIN: f64 = 2.0;
 pub(super) const TOO_MUCH: f64 = 0.75;
 pub(super) const BEARABLE: f64 = 0.5;
 
+/// Below it, and if nodes come as often as they should, there is nothing that a look could find too late.
+pub(super) const AT_REST: f64 = 0.1;
+
 /// What one look finds: how late it is, or how much of the room is taken.
 pub(super) fn strain(late: Duration, full: f64) -> f64 {
     let late = late.as_secs_f64() / LOOK.as_secs_f64();
@@ -43,6 +46,11 @@ pub(super) fn adapted(factor: f64, pressure: f64, most: f64) -> f64 {
         factor
     };
     adapted.clamp(1.0, most)
+}
+
+/// Whether it is enough to look now and then.
+pub(super) fn is_at_rest(pressure: f64, factor: f64) -> bool {
+    pressure < AT_REST && factor <= 1.0
 }
 
 /// The most by which an interval is multiplied.

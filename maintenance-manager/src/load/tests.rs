@@ -84,6 +84,29 @@ fn a_process_that_was_only_late_refuses_nobody() {
 }
 
 #[test]
+fn a_process_at_rest_looks_seldom_until_there_is_something_to_see() {
+    let load = Arc::new(Load::new(settings(100, 120)));
+    load.interval(Duration::from_secs(20));
+    assert_eq!(load.next_look(), LOOK_AT_REST);
+    load.look(LOOK, LOOK_AT_REST);
+    assert_eq!(load.next_look(), LOOK, "it is late");
+    for _ in 0..20 {
+        load.look(LOOK * 2, LOOK);
+    }
+    let calm = (1..1_000).find(|_| {
+        load.look(Duration::ZERO, LOOK);
+        load.pressure() < 0.1
+    });
+    assert!(calm.is_some());
+    assert!(load.interval(Duration::from_secs(20)) > Duration::from_secs(20));
+    assert_eq!(load.next_look(), LOOK, "nodes come less often still");
+    for _ in 0..1_000 {
+        load.look(Duration::ZERO, LOOK);
+    }
+    assert_eq!(load.next_look(), LOOK_AT_REST);
+}
+
+#[test]
 fn who_is_refused_is_told_when_to_come_back() {
     let load = Arc::new(Load::new(settings(1, 1)));
     let _only = load.enter(CallKind::News).unwrap();
