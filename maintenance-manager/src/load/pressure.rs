@@ -14,7 +14,7 @@ pub(super) const MOST_STRAIN: f64 = 2.0;
 pub(super) const TOO_MUCH: f64 = 0.75;
 pub(super) const BEARABLE: f64 = 0.5;
 
-/// Below it, and if nodes come as often as they should, there is nothing that a look could find too late.
+/// Below it, and if nodes come as often as they should, strain may be seen a second later: calls are refused without a look.
 pub(super) const AT_REST: f64 = 0.1;
 
 /// What one look finds: how late it is, or how much of the room is taken.
