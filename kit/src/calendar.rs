@@ -36,7 +36,12 @@ impl FromStr for Calendar {
             .seconds(Seconds::Required)
             .dom_and_dow(true)
             .build();
-        parser.parse(text).map(Self).map_err(|source| BadCalendar {
+        // One that never strikes, such as that of a 30th of February, is a mistake.
+        let kept = parser.parse(text).and_then(|cron| {
+            cron.find_next_occurrence(&DateTime::UNIX_EPOCH, true)?;
+            Ok(Self(cron))
+        });
+        kept.map_err(|source| BadCalendar {
             text: text.to_owned(),
             source,
         })
@@ -155,7 +160,8 @@ mod tests {
 
     #[test]
     fn what_is_no_calendar_is_refused() {
-        for text in ["every now and then", "", "0 7 * * *", "61 * * * * *"] {
+        let never = "0 0 0 30 2 *";
+        for text in ["every now and then", "", "0 7 * * *", "61 * * * * *", never] {
             let refused = text.parse::<Calendar>().expect_err(text);
             assert!(refused.to_string().contains(text));
         }
