@@ -1,6 +1,6 @@
 @echo -off
-# Runs when the firmware finds nothing that starts and comes to its shell: a kernel that is none, an entry whose file is
-# gone. The loader has counted that boot, so another one leads to the old image in the end.
-echo "evenkeel: nothing starts; resetting"
+# The firmware runs this script in its shell if nothing else starts: an invalid kernel, or an entry whose file is missing.
+# The loader has counted that boot, so further resets lead back to the old image.
+echo "evenkeel: no bootable image; resetting"
 stall 3000000
 reset
